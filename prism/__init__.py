@@ -1,0 +1,1 @@
+"""Self-correction for masked diffusion models."""

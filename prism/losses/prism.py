@@ -1,0 +1,117 @@
+"""The PRISM loss (Kim et al. 2026, Eq. 2 and Algorithm 1) and its likelihood variant (Eq. 3, Appendix D.6).
+
+    x ~ data,  z = x with some tokens masked,  S ⊆ masks of z with |S| = k,  y = z with y^i ~ sg f^i(· | z) for i ∈ S
+    L = 1/k Σ_{i ∈ S} BCE(1[x^i = y^i], g^i(y))  +  λ · MDM loss on z
+
+For k = 1 the unique minimiser is g^i(y) = p(x^i = y^i | y ⊕ m_i), whatever model drew y and whatever rule chose i
+(Proposition 1); for k > 1 it is the average of p(x^i = y^i | y ⊕ m_S) over the sets S that may lie behind y (Proposition 2).
+y is drawn by the same `Unmasker` order and `Draw` that sampling uses. The second pass never touches the vocabulary head,
+except in the likelihood variant, which learns through it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from prism.losses.denoising import Loss, PerMask, Weighting, denoising_loss
+from prism.losses.masking import Batch, ByProbability, Masked, Masking
+from prism.noise import Noise
+from prism.sampling.draw import Draw
+from prism.sampling.loop import Denoiser
+from prism.sampling.order import Order, RandomOrder
+from prism.sampling.policy import Moment, highest
+from prism.schedule import Budget
+from prism.state import Mask, Prediction, Tokens, spread, start
+
+
+class Target(ABC):
+    """What the second pass is asked about the tokens of S."""
+
+    @abstractmethod
+    def losses(self, prediction: Prediction, x: Tokens, y: Tokens, chosen: Mask) -> Float[Tensor, " n"]:
+        """One loss per position of `chosen`, in row-major order."""
+
+
+@dataclass(frozen=True)
+class Quality(Target):
+    """BCE(1[x^i = y^i], g^i(y)) through the scalar head (Eq. 2)."""
+
+    def losses(self, prediction: Prediction, x: Tokens, y: Tokens, chosen: Mask) -> Float[Tensor, " n"]:
+        logits = prediction.quality_logits[chosen]
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        return F.binary_cross_entropy_with_logits(logits, (x == y)[chosen].to(logits), reduction="none")
+
+
+@dataclass(frozen=True)
+class Likelihood(Target):
+    """-log f^i(x^i | y) through the existing vocabulary head: learns p(x^i = · | y ⊕ m_i) (Eq. 3)."""
+
+    def losses(self, prediction: Prediction, x: Tokens, y: Tokens, chosen: Mask) -> Float[Tensor, " n"]:
+        return F.nll_loss(prediction.log_probabilities(chosen), x[chosen], reduction="none")
+
+
+@dataclass(frozen=True)
+class PrismLoss:
+    """The settings of the loss; call it on a model and a batch."""
+
+    k: int = 4
+    """Tokens drawn at once to make y from z."""
+    ys: int = 1
+    """Several y from one forward pass of z (n_y)."""
+    regulariser: float = 5.0
+    """λ, the weight of the MDM loss that keeps f in shape."""
+    order: Order = field(default_factory=RandomOrder)
+    """The rule for S: `RandomOrder()`, or `TopProbability()` for the most confident masks."""
+    draw: Draw = field(default_factory=Draw)
+    masking: Masking = field(default_factory=lambda: ByProbability(floor=1e-3))
+    weighting: Weighting = field(default_factory=PerMask)
+    target: Target = field(default_factory=Quality)
+
+    def __post_init__(self) -> None:
+        if self.k < 1 or self.ys < 1:
+            raise ValueError(f"k={self.k} and ys={self.ys} must both be at least 1.")
+        if self.regulariser < 0:
+            raise ValueError(f"regulariser={self.regulariser} must be 0 or more.")
+
+    def __call__(self, model: Denoiser, batch: Batch, mask_id: int, noise: Noise) -> Loss:
+        masked = self.masking(batch, mask_id, noise)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.regulariser > 0):
+            first = model.predict(masked.tokens, batch.attend)
+
+        with torch.no_grad():  # f_sg(θ): the same forward pass, without its gradient
+            pairs = [self._unmask(first, batch, masked, mask_id, noise.replica(j)) for j in range(self.ys)]
+        y, chosen = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+        x = batch.tokens.repeat(self.ys, 1)
+        attend = None if batch.attend is None else batch.attend.repeat(self.ys, 1)
+
+        second = model.predict(y, attend)
+        losses = spread(self.target.losses(second, x, y, chosen), chosen, fill=0.0)
+        quality = (losses.sum(1) / chosen.sum(1).clamp_min(1)).mean()
+        parts = {
+            "quality": quality.detach(),
+            "right": (chosen & (x == y)).sum().detach() / chosen.sum().clamp_min(1),
+        }
+        if self.regulariser == 0:
+            return Loss(quality, parts)
+        denoising = denoising_loss(first, batch, masked, self.weighting).mean()
+        return Loss(quality + self.regulariser * denoising, parts | {"denoising": denoising.detach()})
+
+    def _unmask(
+        self, prediction: Prediction, batch: Batch, masked: Masked, mask_id: int, noise: Noise
+    ) -> tuple[Tokens, Mask]:
+        """(y, S): min(k, n) masks of z committed as sampling would commit them."""
+        state = replace(start(masked.tokens, mask_id, frozen=~masked.where), attend=batch.attend)
+        nothing, everything = torch.zeros_like(masked.t), torch.ones_like(masked.t)
+        n = masked.where.sum(1)
+        budget = Budget(masked.t, nothing, 1 - masked.t, everything, torch.zeros_like(n), torch.ones_like(n), n)
+        now = Moment(state, prediction, budget, noise, self.draw)
+        ranking = self.order.rank(now)
+        chosen = highest(ranking.scores, masked.where, n.clamp_max(self.k))
+        draft = ranking.draft or now.draft(chosen)
+        return torch.where(chosen, draft.tokens, masked.tokens), chosen

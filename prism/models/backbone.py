@@ -1,0 +1,92 @@
+"""The contract a pretrained masked diffusion model has to meet. Models are made to obey it by one thin adapter each; the
+sampler and the losses never learn which model they drive.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from prism.state import Hidden, Mask, Prediction, Tokens
+
+
+class Field(Enum):
+    """Where the prediction of token i is read."""
+
+    SAME = 0
+    """At position i (MDLM, LLaDA, BERT)."""
+    SHIFTED = 1
+    """At position i - 1, as the causal model it was made from does (Dream, DiffuCoder)."""
+
+
+class Topology(Enum):
+    """What a position attends to."""
+
+    BIDIRECTIONAL = "every position"
+    BLOCK_CAUSAL = "its own block and the blocks to its left"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What no hub config states in full and every sampler must know."""
+
+    mask_id: int
+    vocab_size: int
+    """Width of the logits, the mask included if it has a row."""
+    hidden_size: int
+    field: Field = Field.SAME
+    topology: Topology = Topology.BIDIRECTIONAL
+    pad_id: int | None = None
+    """Token written into padding, which is never attended to; None where any token will do."""
+    suppressed: tuple[int, ...] = ()
+    """Ids that must never be drawn beside the mask (rows of a padded vocabulary the tokenizer does not know)."""
+
+    def __post_init__(self) -> None:
+        if not self.mask_id >= 0:
+            raise ValueError(f"mask_id={self.mask_id} must be 0 or more.")
+        if self.pad_id is not None and not 0 <= self.pad_id < self.vocab_size:
+            raise ValueError(f"pad_id={self.pad_id} is outside the vocabulary 0..{self.vocab_size - 1}.")
+
+
+class Cache:
+    """Keys and values kept between forward passes; filled in by backbones that can use one (none of this package's yet)."""
+
+
+class Backbone(nn.Module, ABC):
+    """A masked diffusion model without an opinion of its own tokens."""
+
+    facts: Facts
+    forwards: int = 1
+
+    @abstractmethod
+    def forward(self, tokens: Tokens, attend: Mask | None = None, cache: Cache | None = None) -> Hidden:
+        """What the output projection sees at every position. `attend` is False on padding."""
+
+    @abstractmethod
+    def unembed(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
+        """The output projection: raw logits."""
+
+    def predict(self, tokens: Tokens, attend: Mask | None = None) -> Prediction:
+        return prediction_of(self, self(tokens, attend))
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+
+def prediction_of(backbone: Backbone, hidden: Hidden) -> Prediction:
+    """The lazy prediction over hidden states of `backbone`, without a quality."""
+    return Prediction(
+        hidden, backbone.unembed, shift=backbone.facts.field.value, forbidden=forbidden(backbone.facts, hidden.device)
+    )
+
+
+def forbidden(facts: Facts, device: torch.device) -> Int[Tensor, " f"]:
+    """Ids no policy may draw: the mask (where the logits have a row for it) and what the model suppresses."""
+    ids = [facts.mask_id] if facts.mask_id < facts.vocab_size else []
+    return torch.tensor([*ids, *facts.suppressed], dtype=torch.long, device=device)

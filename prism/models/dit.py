@@ -1,0 +1,199 @@
+"""The diffusion transformer of MDLM (Sahoo et al. 2024), after DiT (Peebles & Xie 2023): adaLN-zero, rotary positions, GELU.
+
+Parameter names are those of the hub's `kuleshov-group/mdlm-owt`, whose weights load by name. Attention is SDPA, so it runs on
+any device and takes a padding mask. Time conditioning is off by default, as in MDLM and PRISM: the condition is then one
+learned constant.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from prism.models.backbone import Backbone, Cache, Facts
+from prism.state import Hidden, Mask, Tokens
+
+
+@dataclass(frozen=True)
+class DiTConfig:
+    """`DiTConfig.sudoku()` and `DiTConfig.owt()` are the paper's two models."""
+
+    vocab_size: int
+    mask_id: int
+    length: int
+    """The longest sequence it was trained for; rotary positions set no hard limit."""
+    hidden_size: int = 768
+    blocks: int = 12
+    heads: int = 12
+    cond_size: int = 128
+    dropout: float = 0.1
+    time_conditioning: bool = False
+
+    def __post_init__(self) -> None:
+        if self.hidden_size % (2 * self.heads):
+            raise ValueError(f"hidden_size={self.hidden_size} must be a multiple of 2·heads = {2 * self.heads}.")
+        if not 0 <= self.mask_id < self.vocab_size:
+            raise ValueError(f"mask_id={self.mask_id} is outside the vocabulary 0..{self.vocab_size - 1}.")
+
+    @staticmethod
+    def sudoku() -> DiTConfig:
+        """28,558,091 parameters: 0 is the mask, 1–9 the digits, 10 ends a row of the board."""
+        return DiTConfig(vocab_size=11, mask_id=0, length=89, hidden_size=512, blocks=8, heads=8)
+
+    @staticmethod
+    def owt() -> DiTConfig:
+        """169,627,218 parameters: the GPT-2 vocabulary and a mask."""
+        return DiTConfig(vocab_size=50258, mask_id=50257, length=1024)
+
+
+class DiT(Backbone):
+    def __init__(self, config: DiTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.facts = Facts(config.mask_id, config.vocab_size, config.hidden_size)
+        d, c = config.hidden_size, config.cond_size
+        self.vocab_embed = _Embedding(d, config.vocab_size)
+        self.sigma_map = _NoiseLevel(c)
+        self.blocks = nn.ModuleList(DiTBlock(d, config.heads, c, config.dropout) for _ in range(config.blocks))
+        self.output_layer = FinalLayer(d, config.vocab_size, c)
+
+    def forward(self, tokens: Tokens, attend: Mask | None = None, cache: Cache | None = None) -> Hidden:
+        if cache is not None:
+            raise ValueError("The DiT keeps no cache; leave cache=None.")
+        x = self.vocab_embed(tokens)
+        condition = F.silu(self.sigma_map(self._noise_level(tokens)))
+        rotation = rotary(tokens.shape[1], self.config.hidden_size // self.config.heads, x.device)
+        for block in self.blocks:
+            x = block(x, condition, rotation, attend)
+        return self.output_layer.features(x, condition)
+
+    def unembed(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
+        return self.output_layer.linear(hidden)
+
+    def _noise_level(self, tokens: Tokens) -> Float[Tensor, " n"]:
+        """σ = -log(1 - t), t read off the share of masks; without time conditioning always 0, once for the batch."""
+        if not self.config.time_conditioning:
+            return torch.zeros(1, device=tokens.device)
+        t = (tokens == self.facts.mask_id).float().mean(1)
+        return -torch.log1p(-t.clamp_max(1 - 1e-3))
+
+
+class _Embedding(nn.Module):
+    def __init__(self, d: int, vocab_size: int) -> None:
+        super().__init__()
+        self.embedding = nn.Parameter(torch.empty(vocab_size, d))
+        nn.init.kaiming_uniform_(self.embedding, a=math.sqrt(5))
+
+    def forward(self, tokens: Tokens) -> Hidden:
+        return F.embedding(tokens, self.embedding)
+
+
+class _NoiseLevel(nn.Module):
+    """Sinusoids of the noise level through a small network."""
+
+    frequencies = 256
+
+    def __init__(self, cond_size: int) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(self.frequencies, cond_size), nn.SiLU(), nn.Linear(cond_size, cond_size))
+
+    def forward(self, sigma: Float[Tensor, " n"]) -> Float[Tensor, "n c"]:
+        half = self.frequencies // 2
+        rates = torch.exp(-math.log(10_000) * torch.arange(half, device=sigma.device) / half)
+        angles = sigma[:, None] * rates
+        features = torch.cat([angles.cos(), angles.sin()], dim=-1)
+        return self.mlp(features.to(next(self.mlp.parameters()).dtype))
+
+
+class LayerNorm(nn.Module):
+    """Scale, no shift; computed in float32 whatever the weights are."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(d))
+
+    def forward(self, x: Float[Tensor, "b l d"]) -> Float[Tensor, "b l d"]:
+        return F.layer_norm(x.float(), x.shape[-1:]).to(x.dtype) * self.weight
+
+
+def modulate(
+    x: Float[Tensor, "b l d"], shift: Float[Tensor, "n 1 d"], scale: Float[Tensor, "n 1 d"]
+) -> Float[Tensor, "b l d"]:
+    return x * (1 + scale) + shift
+
+
+class DiTBlock(nn.Module):
+    def __init__(self, d: int, heads: int, cond_size: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1 = LayerNorm(d)
+        self.attn_qkv = nn.Linear(d, 3 * d, bias=False)
+        self.attn_out = nn.Linear(d, d, bias=False)
+        self.norm2 = LayerNorm(d)
+        self.mlp = nn.Sequential(nn.Linear(d, 4 * d), nn.GELU(approximate="tanh"), nn.Linear(4 * d, d))
+        self.dropout = nn.Dropout(dropout)
+        self.adaLN_modulation = zero_init(nn.Linear(cond_size, 6 * d))
+
+    def forward(
+        self,
+        x: Float[Tensor, "b l d"],
+        condition: Float[Tensor, "n c"],
+        rotation: tuple[Float[Tensor, "l r"], Float[Tensor, "l r"]],
+        attend: Bool[Tensor, "b l"] | None,
+    ) -> Float[Tensor, "b l d"]:
+        shift1, scale1, gate1, shift2, scale2, gate2 = self.adaLN_modulation(condition)[:, None].chunk(6, dim=-1)
+        x = x + gate1 * self.dropout(self._attention(modulate(self.norm1(x), shift1, scale1), rotation, attend))
+        return x + gate2 * self.dropout(self.mlp(modulate(self.norm2(x), shift2, scale2)))
+
+    def _attention(
+        self,
+        x: Float[Tensor, "b l d"],
+        rotation: tuple[Float[Tensor, "l r"], Float[Tensor, "l r"]],
+        attend: Bool[Tensor, "b l"] | None,
+    ) -> Float[Tensor, "b l d"]:
+        b, length, d = x.shape
+        q, k, v = self.attn_qkv(x).view(b, length, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        mask = None if attend is None else attend[:, None, None, :]
+        mixed = F.scaled_dot_product_attention(rotate(q, rotation), rotate(k, rotation), v, attn_mask=mask)
+        return self.attn_out(mixed.transpose(1, 2).reshape(b, length, d))
+
+
+class FinalLayer(nn.Module):
+    """Norm, adaLN and an output projection: the vocabulary head of the DiT, and with one output PRISM's Sudoku head."""
+
+    def __init__(self, d: int, out: int, cond_size: int) -> None:
+        super().__init__()
+        self.norm_final = LayerNorm(d)
+        self.linear = zero_init(nn.Linear(d, out))
+        self.adaLN_modulation = zero_init(nn.Linear(cond_size, 2 * d))
+
+    def features(self, x: Float[Tensor, "b l d"], condition: Float[Tensor, "n c"]) -> Float[Tensor, "b l d"]:
+        shift, scale = self.adaLN_modulation(condition)[:, None].chunk(2, dim=-1)
+        return modulate(self.norm_final(x), shift, scale)
+
+
+def zero_init(linear: nn.Linear) -> nn.Linear:
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
+def rotary(length: int, head_size: int, device: torch.device) -> tuple[Float[Tensor, "l r"], Float[Tensor, "l r"]]:
+    """Cosines and sines of position · 10000^(-2i/d) (Su et al. 2021)."""
+    rates = 10_000 ** (-torch.arange(0, head_size, 2, device=device).float() / head_size)
+    angles = torch.arange(length, device=device).float()[:, None] * rates
+    return angles.cos(), angles.sin()
+
+
+def rotate(
+    x: Float[Tensor, "b h l e"], rotation: tuple[Float[Tensor, "l r"], Float[Tensor, "l r"]]
+) -> Float[Tensor, "b h l e"]:
+    """Each pair (i, i + e/2) turned by its angle."""
+    cos, sin = (part.to(x.dtype) for part in rotation)
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)

@@ -1,0 +1,111 @@
+"""Quality heads: hidden states in, one logit per position out, σ(logit) ≈ p(x^i = y^i | y ⊕ m_i) (PRISM, Section 3.2).
+
+A head knows the hidden size and nothing else of its backbone, so any head fits any backbone. The first two are made of MDLM's
+layers and have the paper's parameter counts; their adaLN is driven by a constant, as it is in the paper, where the time
+conditioning is off. All start at quality 1/2.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from prism.models.dit import DiTBlock, FinalLayer, rotary, zero_init
+from prism.state import Hidden, Mask, Scores
+
+
+class QualityHead(nn.Module, ABC):
+    @abstractmethod
+    def forward(self, hidden: Hidden, attend: Mask | None = None) -> Scores:
+        """Quality logits."""
+
+
+@dataclass(frozen=True)
+class HeadConfig(ABC):
+    """A head as data: what `prism_config.json` stores and `build` turns into a module."""
+
+    hidden_size: int
+
+    @abstractmethod
+    def build(self) -> QualityHead: ...
+
+
+@dataclass(frozen=True)
+class FinalLayerConfig(HeadConfig):
+    """Norm, adaLN, linear: the paper's Sudoku head, 133,121 parameters at hidden size 512."""
+
+    cond_size: int = 128
+
+    def build(self) -> QualityHead:
+        return FinalLayerHead(self)
+
+
+@dataclass(frozen=True)
+class BlockConfig(HeadConfig):
+    """One transformer block before the final layer: the paper's OpenWebText head, 7,877,377 parameters at 768."""
+
+    heads: int = 12
+    cond_size: int = 128
+    dropout: float = 0.1
+
+    def build(self) -> QualityHead:
+        return BlockHead(self)
+
+
+@dataclass(frozen=True)
+class ProjectionConfig(HeadConfig):
+    """LayerNorm, Linear, GELU, Linear: the paper's LLaDA head, 16,793,601 parameters at 4096."""
+
+    def build(self) -> QualityHead:
+        return ProjectionHead(self)
+
+
+ALL_HEADS: tuple[type[HeadConfig], ...] = (FinalLayerConfig, BlockConfig, ProjectionConfig)
+
+
+class FinalLayerHead(QualityHead):
+    def __init__(self, config: FinalLayerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.output_layer = FinalLayer(config.hidden_size, 1, config.cond_size)
+        self.register_buffer("condition", _constant(config.cond_size), persistent=False)
+        self.condition: Tensor
+
+    def forward(self, hidden: Hidden, attend: Mask | None = None) -> Scores:
+        return self.output_layer.linear(self.output_layer.features(hidden, self.condition))[..., 0]
+
+
+class BlockHead(QualityHead):
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.block = DiTBlock(config.hidden_size, config.heads, config.cond_size, config.dropout)
+        self.output_layer = FinalLayer(config.hidden_size, 1, config.cond_size)
+        self.register_buffer("condition", _constant(config.cond_size), persistent=False)
+        self.condition: Tensor
+
+    def forward(self, hidden: Hidden, attend: Mask | None = None) -> Scores:
+        rotation = rotary(hidden.shape[1], self.config.hidden_size // self.config.heads, hidden.device)
+        mixed = self.block(hidden, self.condition, rotation, attend)
+        return self.output_layer.linear(self.output_layer.features(mixed, self.condition))[..., 0]
+
+
+class ProjectionHead(QualityHead):
+    def __init__(self, config: ProjectionConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.norm = nn.LayerNorm(config.hidden_size)
+        self.project = nn.Linear(config.hidden_size, config.hidden_size)
+        self.score = zero_init(nn.Linear(config.hidden_size, 1))
+
+    def forward(self, hidden: Hidden, attend: Mask | None = None) -> Scores:
+        return self.score(F.gelu(self.project(self.norm(hidden))))[..., 0]
+
+
+def _constant(size: int) -> Tensor:
+    """A fixed condition of length 1: the modulation it drives is a learned constant, as in the paper."""
+    return torch.full((1, size), size**-0.5)

@@ -1,0 +1,1 @@
+"""Sampling: one loop, small swappable parts."""

@@ -1,0 +1,225 @@
+"""The only loop: a generator of `Step`s that command line, evaluation, traces, server and page all consume.
+
+Rows are independent. Each has its own seed, its own number of masks, its own blocks and its own place in time; a row of a
+batch takes the steps it would take alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from prism.noise import Noise
+from prism.sampling.draw import Draw
+from prism.sampling.policy import Law, Moment, Policy
+from prism.schedule import Budget, Schedule
+from prism.state import Counts, Edit, Mask, Prediction, State, Step, Tokens
+
+
+class Denoiser(Protocol):
+    """Anything that turns tokens into a `Prediction`: a backbone, a backbone with a head, an oracle."""
+
+    forwards: int
+    """Forward passes one prediction costs."""
+
+    def predict(self, tokens: Tokens, attend: Mask | None = None) -> Prediction: ...
+
+
+def sample(
+    model: Denoiser,
+    state: State,
+    policy: Policy,
+    *,
+    steps: int,
+    noise: Noise | None = None,
+    draw: Draw | None = None,
+    schedule: Schedule | None = None,
+    block: int | None = None,
+) -> Iterator[Step]:
+    """Generate what is masked in `state` in `steps` forward passes, yielding every step.
+
+    **Main arguments.** `model` predicts, `policy` decides, `steps` is the number of forward passes a row takes (counted over
+    its generated tokens only; policies that set their own pace stop earlier, DFM's corrector takes more). `noise` makes the
+    run reproducible: `Noise.rows(seed, count)`.
+
+    **Other arguments.** `draw` says how tokens are drawn (default: exactly from the model's distribution). `schedule`
+    defaults to the one the method was published with. `block` writes the free positions left to right in blocks of that
+    size, the steps being shared equally among a row's blocks (the first ones take what does not divide).
+    """
+    noise = noise or Noise.rows(0, state.tokens.shape[0], device=state.tokens.device)
+    draw = draw or Draw()
+    plan = _Plan.of(state, policy, steps, schedule or policy.schedule, block)
+    zero = torch.zeros_like(state.step)
+    forwards, remasks, flipflops = zero, zero, zero
+    erased = torch.full_like(state.tokens, -1)  # the token last taken back at each position
+
+    for _ in range(plan.longest if bool(plan.lengths.any()) else 0):
+        state = replace(state, window=plan.window(state.step))
+        busy = state.editable.any(1)
+        prediction = _predict(model, state)
+        edit, after = _decide(Moment(state, prediction, plan.budget(state), noise.at(state.step), draw), policy)
+        forwards = forwards + model.forwards * busy
+        remasks = remasks + edit.remask.sum(1)
+        flipflops = flipflops + (edit.write & (after.tokens == erased)).sum(1)
+        erased = torch.where(edit.remask, state.tokens, torch.where(edit.write, -1, erased))
+        after = replace(after, step=plan.next(after))
+        yield Step(state, after, edit, prediction, forwards, remasks, flipflops)
+        state = after
+        if plan.may_end_early and plan.finished(state):
+            break
+
+
+@torch.no_grad()  # inside helpers, not around the generator: a suspended generator must not leave its caller in this mode
+def _predict(model: Denoiser, state: State) -> Prediction:
+    return model.predict(state.tokens, state.attend)
+
+
+@torch.no_grad()
+def _decide(now: Moment, policy: Policy) -> tuple[Edit, State]:
+    edit = policy.decide(now)
+    return edit, now.state.after(edit, edit.draft or now.draft(edit.write))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Which block a row writes at each of its steps, and from which time to which.
+
+    Rows with the same number of blocks share a timetable: `row` tells which one is whose. Everything the loop looks up
+    afterwards stands on the device.
+    """
+
+    block_of: Int[Tensor, "b l"]
+    lengths: Counts
+    row: Counts
+    block: Int[Tensor, "k n"]
+    step: Int[Tensor, "k n"]
+    steps: Int[Tensor, "k n"]
+    end: Int[Tensor, "k n"]
+    """The step at which the next block begins."""
+    t: Float[Tensor, "k n"]
+    s: Float[Tensor, "k n"]
+    schedule: Schedule
+    rests_when_full: bool
+    may_end_early: bool
+
+    @staticmethod
+    def of(state: State, policy: Policy, steps: int, schedule: Schedule, block: int | None) -> _Plan:
+        if steps < 1:
+            raise ValueError(f"steps={steps}: sampling takes at least 1 step.")
+        if block is not None and block < 1:
+            raise ValueError(f"block={block}: a block holds at least 1 position; leave it out to write all at once.")
+        free = ~state.frozen
+        lengths = free.sum(1)
+        size = block or max(1, free.shape[1])
+        blocks = (lengths + size - 1) // size
+        kinds = blocks.unique()
+        if int(kinds.max()) > steps:
+            raise ValueError(
+                f"steps={steps} is less than one step for each of the {int(kinds.max())} blocks of {size} positions; "
+                "take more steps or larger blocks."
+            )
+        tables = [_timetable(policy, steps, int(kind)) for kind in kinds]
+        longest = max(len(table) for table in tables)
+        idle = (-1, 0, 1, longest, 1.0, 0.0)
+        rows = zip(*(zip(*(table + [idle] * (longest - len(table))), strict=True) for table in tables), strict=True)
+        kinds_of_column = [torch.long] * 4 + [torch.float64] * 2
+        numbers = [
+            torch.tensor(list(column), dtype=dtype, device=free.device)
+            for column, dtype in zip(rows, kinds_of_column, strict=True)
+        ]
+        return _Plan(
+            block_of=(free.long().cumsum(1) - 1) // size,
+            lengths=lengths,
+            row=torch.searchsorted(kinds, blocks),
+            block=numbers[0],
+            step=numbers[1],
+            steps=numbers[2],
+            end=numbers[3],
+            t=numbers[4],
+            s=numbers[5],
+            schedule=schedule,
+            rests_when_full=policy.rests_when_full,
+            may_end_early=policy.rests_when_full and (policy.law is Law.FREE or steps > int(lengths.max())),
+        )
+
+    @property
+    def longest(self) -> int:
+        return self.block.shape[1]
+
+    def _now(self, table: Tensor, step: Counts) -> Tensor:
+        return table[self.row, step.clamp_max(self.longest - 1)]
+
+    def _over(self, step: Counts) -> Tensor:
+        return (step >= self.longest) | (self._now(self.block, step) < 0)
+
+    def window(self, step: Counts) -> Mask:
+        return (self.block_of == self._now(self.block, step)[:, None]) & ~self._over(step)[:, None]
+
+    def budget(self, state: State) -> Budget:
+        t, s = self._now(self.t, state.step), self._now(self.s, state.step)
+        return Budget(
+            t=t,
+            s=s,
+            alpha_t=self.schedule.alpha(t),
+            alpha_s=self.schedule.alpha(s),
+            step=self._now(self.step, state.step),
+            steps=self._now(self.steps, state.step),
+            length=state.editable.sum(1),
+        )
+
+    def next(self, after: State) -> Counts:
+        """The next step, or the next block's first one where this block has no masks left."""
+        if not self.rests_when_full:
+            return after.step + 1
+        return torch.where(after.masked.any(1), after.step + 1, self._now(self.end, after.step))
+
+    def finished(self, state: State) -> bool:
+        return bool(self._over(state.step).all())
+
+
+def _timetable(policy: Policy, steps: int, blocks: int) -> list[tuple[int, int, int, int, float, float]]:
+    """(block, step in the block, steps of the block, step at which the next block begins, t, s), step by step."""
+    table: list[tuple[int, int, int, int, float, float]] = []
+    for block in range(blocks):
+        times = policy.times(steps // blocks + (block < steps % blocks)).tolist()
+        count, end = len(times) - 1, len(table) + len(times) - 1
+        table += [(block, step, count, end, times[step], times[step + 1]) for step in range(count)]
+    return table
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a run came to."""
+
+    tokens: Tokens
+    confidence: Float[Tensor, "b l"]
+    forwards: Counts
+    remasks: Counts
+    flipflops: Counts
+
+
+def generate(
+    model: Denoiser,
+    state: State,
+    policy: Policy,
+    *,
+    steps: int,
+    noise: Noise | None = None,
+    draw: Draw | None = None,
+    schedule: Schedule | None = None,
+    block: int | None = None,
+    watch: Callable[[Step], object] | None = None,
+) -> Sample:
+    """`sample` to its end; `watch` sees every step."""
+    zero = torch.zeros_like(state.step)
+    result = Sample(state.tokens, state.confidence, zero, zero, zero)
+    for step in sample(model, state, policy, steps=steps, noise=noise, draw=draw, schedule=schedule, block=block):
+        if watch is not None:
+            watch(step)
+        result = Sample(step.after.tokens, step.after.confidence, step.forwards, step.remasks, step.flipflops)
+    return result

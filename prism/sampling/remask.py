@@ -1,0 +1,174 @@
+"""Remaskers that take back a counted number of tokens: *how many* (an `Amount`) and *which* (a score, the lowest first)
+are separate questions, so that methods can be compared at the same number of remasks.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+
+from prism.noise import Purpose
+from prism.sampling.order import entropy
+from prism.sampling.policy import Moment, Remasker, lowest
+from prism.schedule import Phase
+from prism.state import Counts, Mask, Scores, spread
+
+
+class Amount(ABC):
+    """How many tokens each row takes back in this step."""
+
+    @abstractmethod
+    def count(self, now: Moment) -> Counts: ...
+
+
+def _between(count: Counts, now: Moment) -> Counts:
+    """K where K < committed < L - K, else 0: neither at the very start nor at the very end (PRISM, Algorithms 2 and 3).
+
+    The paper writes K <= |M| < L - K; at |M| = K there would be more to refill than masks to refill, and masks would be
+    left at the end, so the bound is strict on both sides, as in the authors' code.
+    """
+    committed = now.state.committed.sum(1)
+    return torch.where((count < committed) & (committed < now.budget.length - count), count, 0)
+
+
+@dataclass(frozen=True)
+class Fixed(Amount):
+    """K tokens (PRISM, Algorithm 3: Sudoku with K = 4)."""
+
+    k: int
+
+    def __post_init__(self) -> None:
+        if self.k < 0:
+            raise ValueError(f"K={self.k}: the number of tokens to take back must be 0 or more.")
+
+    def count(self, now: Moment) -> Counts:
+        return _between(torch.full_like(now.budget.length, self.k), now)
+
+
+@dataclass(frozen=True)
+class Binomial(Amount):
+    """K ~ Binomial(committed, η), one draw per row (PRISM, Algorithm 2)."""
+
+    eta: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.eta <= 1:
+            raise ValueError(f"eta={self.eta} is a probability; it must lie in 0..1.")
+
+    def count(self, now: Moment) -> Counts:
+        tosses = now.uniform(Purpose.AMOUNT) < self.rate(now)
+        return _between((now.state.committed & tosses).sum(1), now)
+
+    def rate(self, now: Moment) -> torch.Tensor:
+        return torch.full_like(now.budget.t, self.eta)[:, None]
+
+
+@dataclass(frozen=True)
+class CappedBinomial(Binomial):
+    """The same with η <= (1 - α_s)/α_t, ReMDM's cap, from the actual counts (the authors' code for OpenWebText)."""
+
+    def rate(self, now: Moment) -> torch.Tensor:
+        committed = now.state.committed.sum(1).clamp_min(1)
+        return (now.budget.room / committed).clamp_max(self.eta)[:, None]
+
+
+@dataclass(frozen=True)
+class Centred(Amount):
+    """K tokens per block, spread over the block's steps from the middle outwards (PRISM, Appendix D: LLaDA).
+
+    The first step has nothing to take back and the last no room, so the K are shared by the steps between; what does not
+    divide evenly goes to the central ones.
+    """
+
+    k: int
+
+    def count(self, now: Moment) -> Counts:
+        inner = (now.budget.steps - 2).clamp_min(1)
+        each, left = self.k // inner, self.k % inner
+        place = now.budget.step - 1  # 0 … inner - 1 on the steps that can remask
+        first = (inner - left) // 2
+        central = (first <= place) & (place < first + left)
+        count = torch.where((place >= 0) & (place < inner), each + central.long(), 0)
+        return count.minimum(now.state.committed.sum(1))
+
+
+@dataclass(frozen=True)
+class _Lowest(Remasker):
+    """Takes back the tokens with the lowest score, as many as `amount` says, while `phase` is on."""
+
+    amount: Amount
+    phase: Phase = field(default_factory=Phase)
+
+    @abstractmethod
+    def score(self, now: Moment) -> Scores:
+        """Higher means keep."""
+
+    def select(self, now: Moment) -> Mask:
+        count = self.amount.count(now).minimum(now.budget.room)
+        count = torch.where(self.phase.active(now.budget), count, 0)
+        return lowest(self.score(now), now.state.committed, count)
+
+
+@dataclass(frozen=True)
+class LowQuality(_Lowest):
+    """PRISM: the lowest g^i(x), from the scalar head in the same forward pass (Kim et al. 2026, Section 3.3)."""
+
+    cite: ClassVar[str] = "kim2026prism"
+
+    def score(self, now: Moment) -> Scores:
+        return now.prediction.quality_logits
+
+
+@dataclass(frozen=True)
+class LowLikelihood(_Lowest):
+    """The lowest f^i(x^i | x), the model's own probability of the token it sees there.
+
+    On a model tuned with the likelihood loss this is likelihood-PRISM (Kim et al. 2026, Appendix D.6); on a plain one it
+    is the score of P2-self (Peng et al. 2025), which was never trained to mean anything at committed positions.
+    """
+
+    cite: ClassVar[str] = "peng2025path"
+
+    def score(self, now: Moment) -> Scores:
+        committed = now.state.committed
+        tokens = now.state.tokens[committed][:, None]
+        return spread(now.likelihood(committed).gather(-1, tokens)[:, 0], committed, fill=torch.inf)
+
+
+@dataclass(frozen=True)
+class EntropyAware(_Lowest):
+    """The lowest f^i(x^i)·exp H(f^i): spares tokens where many others would do as well (Kim et al. 2026, App. D.6)."""
+
+    cite: ClassVar[str] = "kim2026prism"
+
+    def score(self, now: Moment) -> Scores:
+        committed = now.state.committed
+        log_probabilities = now.likelihood(committed)
+        own = log_probabilities.gather(-1, now.state.tokens[committed][:, None])[:, 0]
+        return spread(own + entropy(log_probabilities), committed, fill=torch.inf)
+
+
+@dataclass(frozen=True)
+class LowConfidence(_Lowest):
+    """The lowest probability a token had *when it was committed* (ReMDM-conf's score with a count: ReMDM-LLaDA)."""
+
+    cite: ClassVar[str] = "wang2025remasking"
+
+    def score(self, now: Moment) -> Scores:
+        return now.state.confidence
+
+
+@dataclass(frozen=True)
+class Anywhere(_Lowest):
+    """Uniformly random tokens (ReMDM with a count)."""
+
+    cite: ClassVar[str] = "wang2025remasking"
+
+    def score(self, now: Moment) -> Scores:
+        return now.uniform(Purpose.REMASK)
+
+
+ALL_REMASKERS: tuple[type[_Lowest], ...] = (LowQuality, LowLikelihood, EntropyAware, LowConfidence, Anywhere)

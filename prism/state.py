@@ -1,0 +1,195 @@
+"""The shared words of the package: where a batch of sequences stands, what a model says of it, and what one step does.
+
+Notation (docs/notation.md): a sequence x has clean tokens and masks m; `z` is x with some tokens masked. *Commit*: a mask
+becomes a token. *Remask*: a committed token becomes a mask again. *Draft*: drawn, not written. *Quality*: a probability,
+g^i(y) = p(x^i = y^i | y ⊕ m_i) (PRISM, Section 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Tokens = Int[Tensor, "b l"]
+Mask = Bool[Tensor, "b l"]
+Scores = Float[Tensor, "b l"]
+Hidden = Float[Tensor, "b l d"]
+Counts = Int[Tensor, " b"]
+
+
+@dataclass(frozen=True)
+class State:
+    """Where one batch of sequences stands."""
+
+    tokens: Tokens
+    frozen: Mask
+    """Prompt and padding: never edited."""
+    attend: Mask | None
+    """False on padding; None when no row is padded."""
+    confidence: Scores
+    """The model's probability of each token at the moment it was committed; 1 for given tokens."""
+    window: Mask
+    """The block being written now; the whole sequence unless sampling is semi-autoregressive."""
+    step: Counts
+    """How many steps each row has taken."""
+    mask_id: int
+
+    @property
+    def editable(self) -> Mask:
+        """Positions a policy may write or remask in this step."""
+        return self.window & ~self.frozen
+
+    @property
+    def masked(self) -> Mask:
+        return self.editable & (self.tokens == self.mask_id)
+
+    @property
+    def committed(self) -> Mask:
+        """Generated (not given) tokens inside the window."""
+        return self.editable & (self.tokens != self.mask_id)
+
+    def after(self, edit: Edit, draft: Draft) -> State:
+        """The state once `edit` is carried out: drafts are written where it says, masks where it says."""
+        tokens = torch.where(edit.write, draft.tokens, self.tokens).masked_fill(edit.remask, self.mask_id)
+        confidence = torch.where(edit.write, draft.probability, self.confidence)
+        return replace(self, tokens=tokens, confidence=confidence)
+
+
+def start(tokens: Tokens, mask_id: int, *, frozen: Mask | None = None, lengths: Counts | None = None) -> State:
+    """The state before the first step: masks in `tokens` are to be generated.
+
+    Without `frozen`, every given token is a prompt and stays (infilling is the same thing: prompts may stand anywhere);
+    with it, given tokens that are not frozen count as generated and may be remasked. Positions from `lengths[b]` on are
+    padding.
+    """
+    b, length = tokens.shape
+    if not mask_id >= 0:
+        raise ValueError(f"mask_id={mask_id} is not a token id; it must be 0 or more.")
+    given = tokens != mask_id
+    frozen = given if frozen is None else frozen
+    if bool((frozen & ~given).any()):
+        raise ValueError("A frozen position holds the mask token; give it a token, or leave it out of `frozen`.")
+    attend = None
+    if lengths is not None:
+        if bool((lengths < 1).any()) or bool((lengths > length).any()):
+            raise ValueError(f"lengths must lie in 1..{length} (the width of `tokens`), got {lengths.tolist()}.")
+        attend = torch.arange(length, device=tokens.device) < lengths[:, None]
+        frozen = frozen | ~attend
+    return State(
+        tokens=tokens,
+        frozen=frozen,
+        attend=attend,
+        confidence=torch.ones_like(tokens, dtype=torch.float32),
+        window=torch.ones_like(frozen),
+        step=torch.zeros(b, dtype=torch.long, device=tokens.device),
+        mask_id=mask_id,
+    )
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Tokens drawn from the model, dense for convenience; only the positions that were asked for mean anything."""
+
+    tokens: Tokens
+    probability: Scores
+    """The model's own probability of each drawn token (temperature 1, nothing filtered out)."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Everything one step does. `write` and `remask` are disjoint: what is remasked cannot be refilled in the same step."""
+
+    write: Mask
+    """Positions that take their draft token."""
+    remask: Mask
+    """Positions that become masks again."""
+    draft: Draft | None = None
+    """Set by policies that drew before they chose; otherwise the loop draws at `write` alone."""
+
+
+class Prediction:
+    """What one forward pass says of a batch: hidden states always, everything else only when and where it is asked for.
+
+    Logits are raw: a committed position shows what the model predicts there, not a copy of its token, which policies that
+    judge committed tokens by the model's own probability need (P2-self, likelihood-PRISM).
+    """
+
+    def __init__(
+        self,
+        hidden: Hidden,
+        unembed: Callable[[Float[Tensor, "n d"]], Float[Tensor, "n v"]],
+        *,
+        shift: int = 0,
+        forbidden: Int[Tensor, " f"] | None = None,
+        quality_logits: Callable[[], Scores] | None = None,
+    ) -> None:
+        self.hidden = hidden
+        self._unembed = unembed
+        self._shift = shift
+        self._forbidden = forbidden
+        self._quality_logits = quality_logits
+        self._quality_cache: Scores | None = None
+
+    def logits(self, where: Mask) -> Float[Tensor, "n v"]:
+        """Raw logits at the positions of `where`, in row-major order."""
+        hidden = self.hidden
+        if (
+            self._shift
+        ):  # a shifted model predicts token i at position i - shift; the first positions predict themselves
+            hidden = torch.cat([hidden[:, : self._shift], hidden[:, : -self._shift]], dim=1)
+        return self._unembed(hidden[where])
+
+    def log_probabilities(self, where: Mask) -> Float[Tensor, "n v"]:
+        """log f^i(· | x) at the positions of `where`; the mask token and other forbidden ids have probability 0."""
+        logits = self.logits(where)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        if self._forbidden is not None:
+            logits = logits.index_fill(-1, self._forbidden, -torch.inf)
+        return logits.log_softmax(-1)
+
+    @property
+    def quality_logits(self) -> Scores:
+        if self._quality_cache is None:
+            if self._quality_logits is None:
+                raise ValueError(
+                    "This model has no quality head, so it cannot tell how likely its tokens are; attach one with "
+                    "prism.attach(backbone, head), load a corrector with prism.load, or pick a training-free policy."
+                )
+            self._quality_cache = self._quality_logits()
+        return self._quality_cache
+
+    @property
+    def quality(self) -> Scores:
+        """g^i: the probability that the token at i is right given the rest of the sequence."""
+        return self.quality_logits.float().sigmoid()
+
+    @property
+    def has_quality(self) -> bool:
+        return self._quality_logits is not None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One turn of the loop, as its observers see it."""
+
+    before: State
+    after: State
+    edit: Edit
+    prediction: Prediction
+    """Of `before`: its quality is that of the tokens the policy looked at."""
+    forwards: Counts
+    """Forward passes each row has taken so far, this one included."""
+    remasks: Counts
+    """Tokens taken back so far."""
+    flipflops: Counts
+    """How many of them came back as the very same token."""
+
+
+def spread(values: Float[Tensor, " n"], where: Mask, fill: float) -> Scores:
+    """Values of the positions of `where`, in row-major order, laid out over the whole batch."""
+    out = torch.full(where.shape, fill, dtype=values.dtype, device=values.device)
+    return out.masked_scatter(where, values)
