@@ -1,1 +1,161 @@
-"""Self-correction for masked diffusion models."""
+"""Self-correction for masked diffusion models.
+
+Attach a quality head to a masked diffusion model, fine-tune it with the PRISM loss, sample with remasking:
+
+    model = prism.attach(backbone, prism.FinalLayerConfig(hidden_size=512), tune_backbone=True)
+    prism.train(model, prism.PrismLoss(k=4), examples, prism.Optimisation(steps=1000), folder=folder)
+    policy = prism.Pair(prism.Counted(), prism.LowQuality(prism.Fixed(4)))
+    for step in prism.sample(model, prism.start(tokens, mask_id=0), policy, steps=51):
+        ...
+"""
+
+from prism.losses.denoising import DenoisingLoss, Loss, PerMask, PerTime
+from prism.losses.masking import Batch, ByCount, ByProbability
+from prism.losses.prism import Likelihood, PrismLoss, Quality
+from prism.models.attach import Lora, PrismModel, attach, load
+from prism.models.backbone import Backbone, Facts, Field, Topology
+from prism.models.dit import DiT, DiTConfig
+from prism.models.heads import BlockConfig, FinalLayerConfig, ProjectionConfig, QualityHead
+from prism.models.hub import load_backbone, load_model, save_backbone, save_model
+from prism.models.masked_lm import MaskedLM
+from prism.models.oracle import Oracle
+from prism.noise import Noise
+from prism.sampling.draw import Draw
+from prism.sampling.loop import Sample, generate, sample
+from prism.sampling.order import Confidence, Leftmost, LowEntropy, Margin, RandomOrder, TopProbability
+from prism.sampling.policies import METHODS, Settings
+from prism.sampling.policies.joint import RCR, RDM, P2Self, P2SelfPaper
+from prism.sampling.policies.remdm import (
+    DFMCorrector,
+    ForwardBackward,
+    ReMDMCap,
+    ReMDMConf,
+    ReMDMLoop,
+    ReMDMRescale,
+    ReMDMSwitch,
+)
+from prism.sampling.policy import Moment, Never, Pair, Policy, Remasker, Unmasker
+from prism.sampling.remask import (
+    Anywhere,
+    Binomial,
+    CappedBinomial,
+    Centred,
+    EntropyAware,
+    Fixed,
+    LowConfidence,
+    LowLikelihood,
+    LowQuality,
+)
+from prism.sampling.unmask import (
+    Ancestral,
+    Counted,
+    DreamEntropy,
+    DreamMargin,
+    DreamMaskgitPlus,
+    DreamOrigin,
+    EntropyBounded,
+    Factor,
+    Threshold,
+)
+from prism.schedule import Cosine, Linear, Phase, Plateau
+from prism.state import Draft, Edit, Prediction, State, Step, start
+from prism.training import Optimisation, Precision, Shuffled, train, use_ema
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "METHODS",
+    "RCR",
+    "RDM",
+    "Ancestral",
+    "Anywhere",
+    "Backbone",
+    "Batch",
+    "Binomial",
+    "BlockConfig",
+    "ByCount",
+    "ByProbability",
+    "CappedBinomial",
+    "Centred",
+    "Confidence",
+    "Cosine",
+    "Counted",
+    "DFMCorrector",
+    "DenoisingLoss",
+    "DiT",
+    "DiTConfig",
+    "Draft",
+    "Draw",
+    "DreamEntropy",
+    "DreamMargin",
+    "DreamMaskgitPlus",
+    "DreamOrigin",
+    "Edit",
+    "EntropyAware",
+    "EntropyBounded",
+    "Factor",
+    "Facts",
+    "Field",
+    "FinalLayerConfig",
+    "Fixed",
+    "ForwardBackward",
+    "Leftmost",
+    "Likelihood",
+    "Linear",
+    "Lora",
+    "Loss",
+    "LowConfidence",
+    "LowEntropy",
+    "LowLikelihood",
+    "LowQuality",
+    "Margin",
+    "MaskedLM",
+    "Moment",
+    "Never",
+    "Noise",
+    "Optimisation",
+    "Oracle",
+    "P2Self",
+    "P2SelfPaper",
+    "Pair",
+    "PerMask",
+    "PerTime",
+    "Phase",
+    "Plateau",
+    "Policy",
+    "Precision",
+    "Prediction",
+    "PrismLoss",
+    "PrismModel",
+    "ProjectionConfig",
+    "Quality",
+    "QualityHead",
+    "RandomOrder",
+    "ReMDMCap",
+    "ReMDMConf",
+    "ReMDMLoop",
+    "ReMDMRescale",
+    "ReMDMSwitch",
+    "Remasker",
+    "Sample",
+    "Settings",
+    "Shuffled",
+    "State",
+    "Step",
+    "Threshold",
+    "TopProbability",
+    "Topology",
+    "Unmasker",
+    "__version__",
+    "attach",
+    "generate",
+    "load",
+    "load_backbone",
+    "load_model",
+    "sample",
+    "save_backbone",
+    "save_model",
+    "start",
+    "train",
+    "use_ema",
+]

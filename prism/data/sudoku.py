@@ -183,10 +183,10 @@ def boards(count: int, seed: int, *, excluding: Integer[np.ndarray, "m 81"] | No
     """Random complete boards, all different, none of them in `excluding`; a larger count only adds boards at the end.
 
     Boards are filled at random, the cell with the fewest candidates first, and dropped at a dead end; a random symmetry
-    follows. So all boards of a symmetry class are equally likely, but between classes the distribution is not uniform:
-    a board's probability is the inverse of the product of the candidate numbers met on its way. Every board can occur,
-    and the spread is mild (weights that would make the sample uniform have an effective sample size of 27 %), which
-    does for training data that is augmented by symmetries anyway.
+    follows. So the boards of one symmetry class are equally likely, but the classes are not drawn quite uniformly: a
+    fill ends at a board with probability one over the product of the candidate numbers met on its way. Every board can
+    occur, and averaged over symmetries the bias is small: reweighted to uniform, a sample keeps 86 % of its effective
+    size (27 % without the last step). That does for training data.
     """
     known = set() if excluding is None else {board.tobytes() for board in excluding.astype(np.uint8)}
     found = np.empty((count, 81), dtype=np.uint8)
@@ -350,7 +350,7 @@ def _parse_integers(text: str) -> list[int]:
     for position, field in enumerate(fields):
         if position in separators and field != str(SEPARATOR):
             raise SudokuError(
-                f"value {position + 1} is {field!r}; expected the separator {SEPARATOR}, which ends each of the first eight rows"
+                f"value {position + 1} is {field!r}; expected the separator {SEPARATOR}, which ends the first eight rows"
             )
         if position not in separators and field not in _DIGITS:
             raise SudokuError(f"value {position + 1} is {field!r}; expected a digit from 1 to 9, or 0 for a blank")

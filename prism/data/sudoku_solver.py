@@ -20,14 +20,14 @@ BLOCK = 512  # search nodes a pass looks at: its temporaries then stay in the pr
 _CELL = np.arange(81)
 _ROW, _COLUMN = _CELL // 9, _CELL % 9
 UNITS_OF_CELL = np.stack([_ROW, 9 + _COLUMN, 18 + 3 * (_ROW // 3) + _COLUMN // 3])  # [3, 81] rows, columns, boxes
-CELLS_OF_UNIT = np.stack([np.flatnonzero((unit == UNITS_OF_CELL).any(0)) for unit in range(27)], axis=1)  # [9, 27]
+CELLS_OF_UNIT = np.stack([np.flatnonzero(np.isin(UNITS_OF_CELL, unit).any(0)) for unit in range(27)], axis=1)  # [9, 27]
 SHARES_UNIT = np.any(UNITS_OF_CELL[:, :, None] == UNITS_OF_CELL[:, None, :], axis=0)  # [81, 81], a cell with itself too
 _PEERS = (SHARES_UNIT & ~np.eye(81, dtype=bool)).astype(np.float32)
 
 
 @dataclass(frozen=True)
 class Solutions:
-    """What `solve` found: how many solutions, counted up to its limit, and the first of them (all 0 where none)."""
+    """What `solve` found: how many solutions, counted up to its limit, and one of them (0s where none)."""
 
     count: Int[np.ndarray, " n"]
     solution: UInt8[np.ndarray, "n 81"]

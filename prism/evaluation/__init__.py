@@ -1,1 +1,1 @@
-"""."""
+"""Judging: tasks, statistics and run records."""

@@ -45,7 +45,7 @@ class PerMask(Weighting):
 
 @dataclass(frozen=True)
 class PerTime(Weighting):
-    """1/(t·L): the likelihood bound of MDLM (Sahoo et al. 2024, Eq. 11) per token; equal to 1/n in expectation only."""
+    """1/(t·L): the likelihood bound of MDLM (Sahoo et al. 2024, Eq. 11) per token; (1 + 1/L)/n in expectation."""
 
     def weigh(self, total: Float[Tensor, " b"], masked: Masked, free: Mask) -> Float[Tensor, " b"]:
         return total / (masked.t.clamp_min(1e-3) * free.sum(1).clamp_min(1)).to(total)

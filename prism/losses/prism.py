@@ -106,7 +106,7 @@ class PrismLoss:
         self, prediction: Prediction, batch: Batch, masked: Masked, mask_id: int, noise: Noise
     ) -> tuple[Tokens, Mask]:
         """(y, S): min(k, n) masks of z committed as sampling would commit them."""
-        state = replace(start(masked.tokens, mask_id, frozen=~masked.where), attend=batch.attend)
+        state = replace(start(masked.tokens, mask_id), frozen=~masked.where, attend=batch.attend)
         nothing, everything = torch.zeros_like(masked.t), torch.ones_like(masked.t)
         n = masked.where.sum(1)
         budget = Budget(masked.t, nothing, 1 - masked.t, everything, torch.zeros_like(n), torch.ones_like(n), n)

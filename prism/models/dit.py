@@ -66,7 +66,7 @@ class DiT(Backbone):
         if cache is not None:
             raise ValueError("The DiT keeps no cache; leave cache=None.")
         x = self.vocab_embed(tokens)
-        condition = F.silu(self.sigma_map(self._noise_level(tokens)))
+        condition = F.silu(self.sigma_map(self._noise_level(tokens, attend)))
         rotation = rotary(tokens.shape[1], self.config.hidden_size // self.config.heads, x.device)
         for block in self.blocks:
             x = block(x, condition, rotation, attend)
@@ -75,11 +75,12 @@ class DiT(Backbone):
     def unembed(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
         return self.output_layer.linear(hidden)
 
-    def _noise_level(self, tokens: Tokens) -> Float[Tensor, " n"]:
+    def _noise_level(self, tokens: Tokens, attend: Mask | None) -> Float[Tensor, " n"]:
         """σ = -log(1 - t), t read off the share of masks; without time conditioning always 0, once for the batch."""
         if not self.config.time_conditioning:
             return torch.zeros(1, device=tokens.device)
-        t = (tokens == self.facts.mask_id).float().mean(1)
+        attend = torch.ones_like(tokens, dtype=torch.bool) if attend is None else attend
+        t = ((tokens == self.facts.mask_id) & attend).sum(1) / attend.sum(1)
         return -torch.log1p(-t.clamp_max(1 - 1e-3))
 
 

@@ -1,1 +1,1 @@
-"""."""
+"""Complete runs, and the only place where defaults are chosen."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -21,6 +21,7 @@ from prism.schedule import Budget, Schedule
 from prism.state import Counts, Edit, Mask, Prediction, State, Step, Tokens
 
 
+@runtime_checkable
 class Denoiser(Protocol):
     """Anything that turns tokens into a `Prediction`: a backbone, a backbone with a head, an oracle."""
 
@@ -52,6 +53,11 @@ def sample(
     size, the steps being shared equally among a row's blocks (the first ones take what does not divide).
     """
     noise = noise or Noise.rows(0, state.tokens.shape[0], device=state.tokens.device)
+    if len(noise.keys) != len(state.tokens):
+        raise ValueError(
+            f"The noise is for {len(noise.keys)} rows and the batch has {len(state.tokens)}; "
+            f"use Noise.rows(seed, {len(state.tokens)})."
+        )
     draw = draw or Draw()
     plan = _Plan.of(state, policy, steps, schedule or policy.schedule, block)
     zero = torch.zeros_like(state.step)
@@ -124,7 +130,7 @@ class _Plan:
                 "take more steps or larger blocks."
             )
         tables = [_timetable(policy, steps, int(kind)) for kind in kinds]
-        longest = max(len(table) for table in tables)
+        longest = max(1, *(len(table) for table in tables))  # 1 where no row has anything to generate
         idle = (-1, 0, 1, longest, 1.0, 0.0)
         rows = zip(*(zip(*(table + [idle] * (longest - len(table))), strict=True) for table in tables), strict=True)
         kinds_of_column = [torch.long] * 4 + [torch.float64] * 2

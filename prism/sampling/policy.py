@@ -55,7 +55,7 @@ class Law(Enum):
 
     EXACT = "⌈α(s)·L⌉ tokens are committed"
     EXPECTED = "α(s)·L tokens are committed on average"
-    FREE = "the policy sets its own pace, at least one token a step while masks are left"
+    FREE = "the policy sets its own pace"
 
 
 class Unmasker(ABC):
@@ -153,7 +153,8 @@ class Pair(Policy):
 
 def highest(scores: Scores, where: Mask, count: Counts) -> Mask:
     """The `count[b]` positions of `where` with the highest scores in each row; ties go to the left."""
-    order = scores.masked_fill(~where, -torch.inf).argsort(dim=1, descending=True, stable=True)
+    finite = scores.clamp_min(torch.finfo(scores.dtype).min)  # log 0 inside `where` still ranks before what is outside
+    order = finite.masked_fill(~where, -torch.inf).argsort(dim=1, descending=True, stable=True)
     rank = torch.empty_like(order).scatter_(
         1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
     )

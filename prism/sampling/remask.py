@@ -85,6 +85,10 @@ class Centred(Amount):
 
     k: int
 
+    def __post_init__(self) -> None:
+        if self.k < 0:
+            raise ValueError(f"K={self.k}: the number of tokens to take back must be 0 or more.")
+
     def count(self, now: Moment) -> Counts:
         inner = (now.budget.steps - 2).clamp_min(1)
         each, left = self.k // inner, self.k % inner

@@ -11,7 +11,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from prism.noise import Purpose
-from prism.sampling.order import Confidence, LowEntropy, Margin, Order, RandomOrder, TopProbability, entropy
+from prism.sampling.order import (
+    Confidence,
+    LowEntropy,
+    Margin,
+    Order,
+    RandomOrder,
+    Ranking,
+    TopProbability,
+    entropy,
+)
 from prism.sampling.policy import Commit, Law, Moment, Unmasker, highest
 from prism.state import Counts, Mask, Scores, spread
 
@@ -112,7 +121,18 @@ class DreamMaskgitPlus(_Dream):
 
     @property
     def order(self) -> Order:
-        return Confidence()
+        return _DrawnProbability()
+
+
+@dataclass(frozen=True)
+class _DrawnProbability(Order):
+    """f^i(drawn token), not its logarithm: with `order_temperature` Dream's positions go by softmax(f / temperature)."""
+
+    cite: ClassVar[str] = "ye2025dream"
+
+    def rank(self, now: Moment) -> Ranking:
+        draft = now.draft(now.state.masked)
+        return Ranking(draft.probability, draft)
 
 
 @dataclass(frozen=True)

@@ -46,12 +46,12 @@ def assert_agrees_with_reference(puzzles: np.ndarray, limit: int = 2) -> np.ndar
     for puzzle, count, solution in zip(puzzles, ours.count, ours.solution, strict=True):
         expected = reference_solutions(puzzle.tolist(), limit)
         assert count == len(expected)
-        if count == 1:
+        if count == 1 < limit:
             assert solution.tolist() == expected[0]
         elif count == 0:
             assert not solution.any()
-    several = ours.count > 0
-    assert sudoku.solves(ours.solution[several], puzzles[several]).all()
+    soluble = ours.count > 0
+    assert sudoku.solves(ours.solution[soluble], puzzles[soluble]).all()
     return ours.count
 
 
@@ -81,7 +81,7 @@ def test_puzzles_with_several_solutions_agree_with_the_reference(blanks):
 
 
 def test_puzzles_with_a_wrong_clue_agree_with_the_reference():
-    """One clue is replaced by another digit: most have no solution then, some clash at once."""
+    """One clue is replaced by another digit: some clash at once, most of the others have no solution."""
     puzzles = sudoku.puzzles(60, 32, seed=13).puzzle
     rng = np.random.default_rng(1)
     for puzzle in puzzles:
@@ -90,13 +90,13 @@ def test_puzzles_with_a_wrong_clue_agree_with_the_reference():
     clash_free = np.array([sudoku.contradiction(puzzle) is None for puzzle in puzzles])
     assert clash_free.any()
     assert (~clash_free).any()
-    assert not assert_agrees_with_reference(puzzles[clash_free]).any()
+    assert np.median(assert_agrees_with_reference(puzzles[clash_free])) == 0
     assert not solve(puzzles[~clash_free]).count.any()
 
 
-@pytest.mark.parametrize("limit", [1, 2, 5, 100])
+@pytest.mark.parametrize("limit", [1, 5, 40])
 def test_solutions_are_counted_up_to_the_limit(limit):
-    made = sudoku.puzzles(8, 26, seed=14).puzzle
+    made = sudoku.puzzles(6, 26, seed=14).puzzle
     for puzzle in made:
         puzzle[np.flatnonzero(puzzle)[:2]] = 0
     made[0] = sudoku.boards(1, seed=0)[0]
@@ -134,6 +134,15 @@ def test_the_empty_board_has_several_solutions():
 
 def test_a_board_that_takes_long_to_refute_is_refuted_in_seconds():
     assert solve(sudoku.parse_puzzle(NO_SOLUTION)[None]).count[0] == 0
+
+
+@pytest.mark.parametrize("cells", [[0, 8], [0, 72], [0, 20]])
+@pytest.mark.timeout(30)
+def test_two_clashing_clues_on_an_empty_board_are_refuted_at_once(cells):
+    """Without a check for clashes the search would try whole boards to learn that one digit has no place left."""
+    puzzle = np.zeros((1, 81), dtype=np.uint8)
+    puzzle[0, cells] = 7
+    assert solve(puzzle).count[0] == 0
 
 
 def test_a_thousand_puzzles_are_checked_in_seconds():

@@ -153,8 +153,8 @@ class DFMCorrector(_Independent):
     """σ = β(t)(α_s - α_t)/α_t with β(t) = A·(t(1 - t))^γ (Gat et al. 2024, corrector sampling; A = 10 and γ = ¼ there).
 
     A = 1 and γ = 0 decide as forward–backward does. Steps are no longer than 1/((1 + β)/t + β/(1 - t)), which keeps every
-    probability below 1 on the linear schedule, so more of them are taken than asked for (72 for 64); the last one, from
-    t <= 1/N, goes to 0.
+    probability below 1 on the linear schedule, so more of them are taken than asked for (72 for 64); the step that would
+    end at t <= 1/N goes to 0 instead.
     """
 
     strength: float = 10.0
@@ -168,7 +168,7 @@ class DFMCorrector(_Independent):
 
     def times(self, steps: int) -> Float[Tensor, " n"]:
         times = [1.0, 1.0 - 1.0 / steps]  # the first step is plain: β/(1 - t) has no bound at t = 1
-        while times[-1] > 1.0 / steps:
+        while len(times) <= steps or times[-1] > 1.0 / steps:
             t = times[-1]
             beta = float(self.beta(torch.tensor(t, dtype=torch.float64)))
             times.append(t - min(1.0 / steps, 1.0 / ((1 + beta) / t + beta / (1 - t))))

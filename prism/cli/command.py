@@ -1,0 +1,116 @@
+"""What every command has: an output for people, a result for `--json`, and a record of the run."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import nn
+
+from prism.data.writing import Writing, writing_for
+from prism.evaluation.record import Record
+from prism.models.backbone import Backbone
+from prism.models.hub import load_model
+
+console = Console(highlight=False)
+EMBEDDED = Path(__file__).resolve().parent.parent / "assets" / "sudoku"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command(ABC):
+    json: Path | None = None
+    """Write the result and its run record to this file."""
+
+    @abstractmethod
+    def run(self) -> dict[str, Any]:
+        """Do it, and say what came of it."""
+
+    def check(self) -> None:
+        """What can be known to fail before any work is done."""
+        if self.json is None:
+            return
+        if self.json.is_dir():
+            raise ValueError(f"--json {self.json}: that is a folder; name a file.")
+        parent = self.json.absolute().parent
+        if not parent.is_dir() or not os.access(parent, os.W_OK):
+            raise ValueError(f"--json {self.json}: cannot write into {parent}; make the folder or choose another.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnDevice:
+    """Where the model runs."""
+
+    device: str = "auto"
+    """auto (a GPU if there is one), cpu, cuda, cuda:1, mps."""
+    dtype: str = "float32"
+    """float32 or bfloat16."""
+
+    def torch_device(self) -> torch.device:
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            device = torch.device(self.device)
+        except RuntimeError as error:
+            raise ValueError(f"--device {self.device}: not a device; use auto, cpu, cuda or cuda:N.") from error
+        if device.type == "cuda" and not (
+            torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()
+        ):
+            raise ValueError(f"--device {self.device}: this machine has no such GPU; use --device cpu.")
+        return device
+
+    def torch_dtype(self) -> torch.dtype:
+        dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+        if self.dtype not in dtypes:
+            raise ValueError(f"--dtype {self.dtype}: choose from {', '.join(dtypes)}.")
+        return dtypes[self.dtype]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithModel(OnDevice):
+    model: str | None = None
+    """A folder or hub name: a model made by `prism finetune` or `prism pretrain`, or a masked language model of transformers.
+    The embedded Sudoku model if left out."""
+    mask_id: int | None = None
+    """The mask token, for models whose config does not name it."""
+
+    def load(self) -> Any:
+        """The model, ready to predict."""
+        source = self.model or str(EMBEDDED)
+        if self.model is None and not EMBEDDED.exists():
+            raise ValueError("This installation has no embedded model; name one with --model.")
+        loaded = load_model(source, dtype=self.torch_dtype(), device=str(self.torch_device()), mask_id=self.mask_id)
+        return loaded.eval()
+
+    def writing(self, model: Any) -> Writing:
+        backbone = model if isinstance(model, Backbone) else model.backbone
+        folder = Path(self.model) if self.model is not None and Path(self.model).is_dir() else None
+        return writing_for(folder, model.facts.vocab_size, getattr(getattr(backbone, "config", None), "length", None))
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Any]:
+    """A bar on the terminal; call what it yields with the number done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def show_record(record: Record) -> None:
+    """One line under a result: enough to say what it came from."""
+    console.print(
+        f"[dim]{record.command} · seed {record.seed} · {record.device} · {record.dtype} · "
+        f"commit {(record.commit or 'none')[:12]} · {record.wall_seconds:.1f} s[/dim]"
+    )
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())

@@ -1,0 +1,107 @@
+"""From words to a command."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any
+
+import jsonargparse
+
+from prism.cli.cite import Cite
+from prism.cli.command import Command
+from prism.cli.demo import Demo
+from prism.cli.sudoku import CompareSudoku, EvaluateSudoku
+from prism.cli.tokens import Sample, Score
+from prism.cli.train import Finetune, Pretrain
+from prism.recipes.sampling import suggestion
+
+COMMANDS: dict[str, type[Command] | dict[str, type[Command]]] = {
+    "pretrain": Pretrain,
+    "finetune": Finetune,
+    "sample": Sample,
+    "score": Score,
+    "evaluate": {"sudoku": EvaluateSudoku},
+    "compare": {"sudoku": CompareSudoku},
+    "cite": Cite,
+    "demo": Demo,
+}
+
+jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
+
+
+def parse(words: list[str]) -> Command:
+    """The command the words ask for."""
+    words = [_underscored(word) for word in words]
+    kind, path, rest = _find(words)
+    parser = _parser(kind, path)
+    try:
+        found = parser.parse_args(rest)
+    except argparse.ArgumentError as error:
+        raise ValueError(_readable(error, parser, path)) from error
+    found.pop("config", None)
+    return kind(**parser.instantiate(found))
+
+
+def _find(words: list[str]) -> tuple[type[Command], list[str], list[str]]:
+    """The command's class, its name, and the words left for it."""
+    level: Any = COMMANDS
+    path: list[str] = []
+    while isinstance(level, dict):
+        name = words[len(path)] if len(words) > len(path) else "--help"
+        if name in ("-h", "--help"):
+            _help(path, level)
+        if name == "--version" and not path:
+            _version()
+        if name not in level:
+            what = f"task of prism {path[0]}" if path else "command"
+            raise ValueError(f"unknown {what} {name!r}{suggestion(name, level)}; choose from {', '.join(level)}.")
+        level = level[name]
+        path.append(name)
+    return level, path, words[len(path) :]
+
+
+def _parser(kind: type[Command], path: list[str]) -> jsonargparse.ArgumentParser:
+    parser = jsonargparse.ArgumentParser(prog=f"prism {' '.join(path)}", description=kind.__doc__, exit_on_error=False)
+    parser.add_argument("--config", action="config", help="Read settings from a YAML file; later options override it.")
+    parser.add_class_arguments(kind, fail_untyped=True)
+    return parser
+
+
+def _help(path: list[str], level: dict[str, Any]) -> None:
+    print(f"usage: prism {' '.join([*path, ''])}COMMAND [options]\n")
+    for name, kind in level.items():
+        summary = f"tasks: {', '.join(kind)}" if isinstance(kind, dict) else (kind.__doc__ or "").splitlines()[0]
+        print(f"  {name:<10} {summary}")
+    print(f"\nprism {' '.join([*path, ''])}COMMAND --help tells more; --config FILE reads options from YAML.")
+    raise SystemExit(0)
+
+
+def _version() -> None:
+    import prism
+
+    print(f"prism {prism.__version__}")
+    raise SystemExit(0)
+
+
+def _underscored(word: str) -> str:
+    """--top-k and --top_k are the same option."""
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word[2:].partition("=")
+    return f"--{name.replace('-', '_')}{equals}{value}"
+
+
+def _readable(error: argparse.ArgumentError, parser: jsonargparse.ArgumentParser, path: list[str]) -> str:
+    """The complaint in one line, with the option a mistyped one was probably meant to be."""
+    message = re.sub(r"\s+", " ", str(error)).strip()
+    command = f"prism {' '.join(path)}"
+    unknown = re.match(r"[Uu]nrecognized arguments: (--\S+)", message)
+    if unknown:
+        name = unknown[1].partition("=")[0]
+        options = [option for action in parser._actions for option in action.option_strings]
+        return f"{name} is not an option of {command}{suggestion(name, options)}; see {command} --help."
+    wrong = re.search(r'Parser key "([^"]+)": (.*)', message)
+    if wrong:
+        return f"--{wrong[1]}: {wrong[2]}"
+    return f"{message}; see {command} --help."

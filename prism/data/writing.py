@@ -1,0 +1,98 @@
+"""How the tokens of a model are read and written: as text, as a board, or as plain numbers."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prism.data import sudoku
+
+
+class Writing(ABC):
+    @abstractmethod
+    def read(self, text: str) -> list[int]: ...
+
+    @abstractmethod
+    def pieces(self, tokens: list[int]) -> list[str]:
+        """One piece of text per token; joined they are what a person reads."""
+
+
+class Board(Writing):
+    """A Sudoku board: 81 characters, row ends understood."""
+
+    def read(self, text: str) -> list[int]:
+        return [int(token) for token in sudoku.to_tokens(sudoku.parse_puzzle(text)[None])[0]]
+
+    def pieces(self, tokens: list[int]) -> list[str]:
+        return ["\n" if token == sudoku.SEPARATOR else f" {token or '·'}" for token in tokens]
+
+
+class Numbers(Writing):
+    """Token ids, separated by spaces or commas."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    def read(self, text: str) -> list[int]:
+        words = re.split(r"[\s,]+", text.strip())
+        for place, word in enumerate(words):
+            if not word.isascii() or not word.isdigit() or int(word) >= self.vocab_size:
+                raise ValueError(f"Token {place + 1} is {word!r}; expected an id in 0..{self.vocab_size - 1}.")
+        return [int(word) for word in words]
+
+    def pieces(self, tokens: list[int]) -> list[str]:
+        return [f"{token} " for token in tokens]
+
+
+class Text(Writing):
+    """Text through the tokenizer that came with the model."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+    def read(self, text: str) -> list[int]:
+        return list(self.tokenizer(text)["input_ids"])
+
+    def pieces(self, tokens: list[int]) -> list[str]:
+        # A token's own text is what it adds to the text before it: tokenizers glue spaces to one side or the other.
+        texts = [self.tokenizer.decode(tokens[:end]) for end in range(len(tokens) + 1)]
+        return [
+            after[len(before) :] if after.startswith(before) else f" {self.tokenizer.decode([token])}"
+            for token, before, after in zip(tokens, texts, texts[1:], strict=False)
+        ]
+
+
+def writing_for(folder: Path | None, vocab_size: int, length: int | None) -> Writing:
+    """The tokenizer lying beside the weights if there is one, a board for Sudoku models, ids otherwise."""
+    if folder is not None and any((folder / name).exists() for name in ("tokenizer.json", "vocab.txt", "vocab.json")):
+        from transformers import AutoTokenizer
+
+        return Text(AutoTokenizer.from_pretrained(folder))
+    if vocab_size == 11 and length == 89:
+        return Board()
+    return Numbers(vocab_size)
+
+
+def load_rows(path: Path, vocab_size: int) -> np.ndarray:
+    """A .npy file of token ids, one sequence a row."""
+    if not path.exists():
+        raise ValueError(f"{path}: no such file; expected a .npy array of token ids, one sequence a row.")
+    try:
+        rows = np.load(path, allow_pickle=False)
+    except ValueError as error:
+        raise ValueError(f"{path}: not a .npy array of numbers ({error}); write one with numpy.save.") from error
+    if rows.ndim != 2 or not np.issubdtype(rows.dtype, np.integer):
+        raise ValueError(
+            f"{path}: expected integers of shape (sequences, length), got {rows.dtype} of shape {rows.shape}."
+        )
+    if rows.size == 0:
+        raise ValueError(f"{path}: the array is empty.")
+    if rows.min() < 0 or rows.max() >= vocab_size:
+        raise ValueError(
+            f"{path}: token ids run from {rows.min()} to {rows.max()}; the model knows 0..{vocab_size - 1}."
+        )
+    return rows

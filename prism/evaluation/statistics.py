@@ -1,0 +1,49 @@
+"""Intervals for honest comparison: a rate, a mean, and the difference of two methods on the same examples."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A figure and the bounds of its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def rate(successes: int, trials: int, z: float = 1.959964) -> Interval:
+    """Wilson's score interval: never outside 0..1, and not empty at 0 or at all successes."""
+    if trials < 1:
+        raise ValueError("A rate needs at least one trial.")
+    p = successes / trials
+    centre = p + z * z / (2 * trials)
+    spread = z * math.sqrt(p * (1 - p) / trials + z * z / (4 * trials * trials))
+    scale = 1 + z * z / trials
+    return Interval(p, max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale))
+
+
+def bootstrap_mean(values: NDArray[np.float64], *, resamples: int = 2000, seed: int = 0) -> Interval:
+    """Percentile bootstrap of the mean over examples."""
+    rng = np.random.default_rng(seed)
+    means = np.array([rng.choice(values, len(values)).mean() for _ in range(resamples)])
+    low, high = np.quantile(means, [0.025, 0.975])
+    return Interval(float(values.mean()), float(low), float(high))
+
+
+def paired_difference(
+    a: NDArray[np.float64], b: NDArray[np.float64], *, resamples: int = 2000, seed: int = 0
+) -> Interval:
+    """Mean of a - b, resampling examples: what both methods find hard cancels."""
+    if a.shape != b.shape:
+        raise ValueError(f"Paired figures need the same examples, got {a.shape} and {b.shape}.")
+    return bootstrap_mean(a - b, resamples=resamples, seed=seed)

@@ -1,0 +1,119 @@
+"""Folders on disk that hold a model or a corrector: read with errors that say what to mend, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+
+class ModelError(ValueError):
+    """A backbone that cannot be loaded or saved: what, why, and how to mend it."""
+
+
+class CorrectorError(ModelError):
+    """A corrector that cannot be loaded or saved: what, why, and how to mend it."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    path: Path
+    error: type[ModelError] = ModelError
+    """What its readers raise."""
+
+    def file(self, name: str) -> Path:
+        if not self.path.is_dir():
+            raise self.error(f"There is no folder {self.path}; check the path.")
+        if not (self.path / name).is_file():
+            raise self.error(f"{self.path} has no {name}; it is another kind of folder or was copied only in part.")
+        return self.path / name
+
+    def json(self, name: str) -> dict[str, Any]:
+        try:
+            content = json.loads(self.file(name).read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise self.error(f"{self.path / name} is damaged ({error}); copy it again from its source.") from error
+        if not isinstance(content, dict):
+            raise self.error(f"{self.path / name} must hold a JSON object; copy it again from its source.")
+        return content
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            return load_file(self.file(name))
+        except SafetensorError as error:
+            raise self.error(
+                f"{self.path / name} is truncated or damaged ({error}); copy it again from its source."
+            ) from error
+
+    @contextmanager
+    def rewritten(self, *markers: str) -> Iterator[Path]:
+        """A fresh folder that takes this one's place when the block ends well and vanishes when it does not.
+
+        What stands here already is replaced only if it is empty or holds one of `markers`, the files that tell a folder of
+        this kind. A reader finds the old folder, the new one or, between two renames, none; never a mixture.
+        """
+        if self.path.exists() and not self._is_ours(markers):
+            raise self.error(f"{self.path} exists and holds no {markers[0]}; choose another path or move it away.")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=f".{self.path.name}.", dir=self.path.parent))
+        old, new = aside / "old", aside / "new"
+        try:
+            new.mkdir()
+            yield new
+            if self.path.exists():
+                os.replace(self.path, old)
+            os.replace(new, self.path)
+        finally:
+            if old.exists() and not self.path.exists():
+                os.replace(old, self.path)
+            shutil.rmtree(aside)
+
+    def _is_ours(self, markers: tuple[str, ...]) -> bool:
+        if not self.path.is_dir():
+            return False
+        return not any(self.path.iterdir()) or any((self.path / marker).is_file() for marker in markers)
+
+
+def check_tensors(
+    found: Mapping[str, Tensor], expected: Mapping[str, Tensor], source: Path, error: type[ModelError]
+) -> None:
+    """Exactly the expected names with the expected shapes, or an error that names the tensors that differ."""
+    shapes = (
+        f"{name} {tuple(found[name].shape)} instead of {tuple(tensor.shape)}"
+        for name, tensor in expected.items()
+        if name in found and found[name].shape != tensor.shape
+    )
+    complaints = {
+        "lacks": sorted(expected.keys() - found.keys()),
+        "has besides": sorted(found.keys() - expected.keys()),
+        "has in another shape": sorted(shapes),
+    }
+    if any(complaints.values()):
+        said = "; ".join(f"{verb} {listed(names)}" for verb, names in complaints.items() if names)
+        raise error(f"{source} does not fit this model: it {said}. Check that its config belongs to these weights.")
+
+
+def listed(names: Iterable[str], most: int = 3) -> str:
+    names = list(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    from safetensors.torch import save_file
+
+    save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, path, {"format": "pt"})

@@ -1,0 +1,188 @@
+"""Backbones and whole models by name: a local folder, or a repository of the Hugging Face hub.
+
+A folder's `config.json` tells what it holds: a DiT saved here, the hub's MDLM, or a masked language model of transformers.
+Weights are safetensors, whole or sharded, and load strictly: no tensor is missing, left over or of another shape. Code that
+comes with a checkpoint is never run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prism.models.attach import PrismModel, base_weights, load
+from prism.models.backbone import Backbone
+from prism.models.dit import DiT, DiTConfig
+from prism.models.folder import Folder, ModelError, check_tensors, write_json, write_tensors
+from prism.models.masked_lm import MaskedLM
+
+_OURS = "prism-dit"
+
+
+def load_backbone(
+    name_or_path: str | PathLike[str],
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+    mask_id: int | None = None,
+) -> Backbone:
+    """The backbone in a folder or a hub repository, in evaluation mode.
+
+    Weights keep the dtype they are stored in unless `dtype` is given. `mask_id` overrides what the checkpoint says and is
+    needed where it says nothing.
+    """
+    folder = Folder(locate(name_or_path))
+    config = folder.json("config.json")
+    kind = config.get("model_type")
+    backbone: Backbone
+    if kind == _OURS:
+        backbone = _load_dit(_our_config(config, folder, mask_id), weights(folder), folder.path)
+    elif kind == "mdlm":
+        backbone = _load_dit(_mdlm_config(config, folder, mask_id), _mdlm_weights(folder), folder.path)
+    elif kind in _masked_lm_kinds():
+        backbone = MaskedLM.from_pretrained(folder.path, mask_id, dtype=dtype)
+    else:
+        raise ModelError(
+            f"{folder.path} holds a model of type {kind!r}, which is no masked diffusion model known here; "
+            "give a DiT, MDLM or masked-language-model (BERT, RoBERTa, ModernBERT, …) checkpoint."
+        )
+    return backbone.to(device=device, dtype=dtype).eval()
+
+
+def save_backbone(backbone: Backbone, path: str | PathLike[str], *, state: Mapping[str, Tensor] | None = None) -> None:
+    """`config.json` and `model.safetensors`, whole or not at all; LoRA that is attached stays out.
+
+    `state` stands in for the backbone's own state dict: averaged weights, or weights gathered from several processes.
+    """
+    with Folder(Path(path)).rewritten("config.json") as folder:
+        _write_backbone(backbone, folder, backbone.state_dict() if state is None else state)
+
+
+def save_model(
+    model: PrismModel,
+    path: str | PathLike[str],
+    *,
+    notes: Mapping[str, Any] | None = None,
+    state: Mapping[str, Tensor] | None = None,
+) -> None:
+    """`path/backbone` and, if something is attached, `path/corrector`: what a model with a tuned backbone is kept in."""
+    state = model.state_dict() if state is None else state
+    own = {name.removeprefix("backbone."): value for name, value in state.items() if name.startswith("backbone.")}
+    with Folder(Path(path)).rewritten("backbone/config.json") as folder:
+        (folder / "backbone").mkdir()
+        _write_backbone(model.backbone, folder / "backbone", own)
+        if model.quality_head is not None or model.lora is not None:
+            model.save(folder / "corrector", base="../backbone", notes=notes, state=state)
+
+
+def load_model(
+    name_or_path: str | PathLike[str],
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+    mask_id: int | None = None,
+) -> PrismModel | Backbone:
+    """What `save_model` wrote, or a bare backbone."""
+    path = locate(name_or_path)
+    if not (path / "backbone").is_dir():
+        return load_backbone(path, dtype=dtype, device=device, mask_id=mask_id)
+    backbone = load_backbone(path / "backbone", dtype=dtype, device=device, mask_id=mask_id)
+    return load(path / "corrector", backbone) if (path / "corrector").is_dir() else backbone
+
+
+def locate(name_or_path: str | PathLike[str]) -> Path:
+    """The folder of that path or, where there is none, of the hub repository of that name, fetched if need be."""
+    path = Path(name_or_path)
+    if path.is_dir():
+        return path
+    if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", str(name_or_path)):
+        raise ModelError(f"There is no folder {path}; check the path.")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        return Path(snapshot_download(str(name_or_path), allow_patterns=["*.json", "*.safetensors", "*.txt"]))
+    except (OSError, HfHubHTTPError, HFValidationError) as error:
+        raise ModelError(
+            f"{name_or_path} is neither a folder here nor to be had from the hub ({type(error).__name__}); "
+            "check the name and the network, or download it elsewhere and give its folder."
+        ) from error
+
+
+def weights(folder: Folder) -> dict[str, Tensor]:
+    """All tensors of `model.safetensors`, or of the shards its index lists."""
+    if (folder.path / "model.safetensors").is_file() or not (folder.path / "model.safetensors.index.json").is_file():
+        return folder.tensors("model.safetensors")
+    placed = folder.json("model.safetensors.index.json").get("weight_map", {})
+    tensors = {name: value for shard in sorted(set(placed.values())) for name, value in folder.tensors(shard).items()}
+    if absent := sorted(placed.keys() - tensors.keys()):
+        raise ModelError(f"{folder.path} lacks {absent[0]}, which its index lists; copy the shards again.")
+    return tensors
+
+
+def _load_dit(config: DiTConfig, tensors: Mapping[str, Tensor], source: Path) -> DiT:
+    with torch.device("meta"):
+        model = DiT(config)
+    check_tensors(tensors, model.state_dict(), source, ModelError)
+    model.load_state_dict(tensors, assign=True)
+    return model
+
+
+def _our_config(config: Mapping[str, Any], folder: Folder, mask_id: int | None) -> DiTConfig:
+    settings = {key: value for key, value in config.items() if key != "model_type"}
+    try:
+        return DiTConfig(**settings if mask_id is None else {**settings, "mask_id": mask_id})
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise ModelError(f"{folder.path / 'config.json'} does not describe a DiT: {error}") from error
+
+
+def _mdlm_config(config: Mapping[str, Any], folder: Folder, mask_id: int | None) -> DiTConfig:
+    """The fields of kuleshov-group/mdlm-owt; its mask is the last id of the vocabulary."""
+    try:
+        return DiTConfig(
+            vocab_size=config["vocab_size"],
+            mask_id=config["vocab_size"] - 1 if mask_id is None else mask_id,
+            length=config["model_length"],
+            hidden_size=config["hidden_dim"],
+            blocks=config["n_blocks"],
+            heads=config["n_heads"],
+            cond_size=config["cond_dim"],
+            dropout=config["dropout"],
+            time_conditioning=config["time_conditioning"],
+        )
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise ModelError(f"{folder.path / 'config.json'} does not describe an MDLM: {error}") from error
+
+
+def _mdlm_weights(folder: Folder) -> dict[str, Tensor]:
+    tensors = {name.removeprefix("backbone."): value for name, value in weights(folder).items()}
+    tensors.pop("rotary_emb.inv_freq", None)  # the same constants for every checkpoint; ours are computed
+    return tensors
+
+
+def _masked_lm_kinds() -> set[str]:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    return set(MODEL_FOR_MASKED_LM_MAPPING_NAMES)
+
+
+def _write_backbone(backbone: Backbone, folder: Path, state: Mapping[str, Tensor]) -> None:
+    tensors = base_weights(state)
+    if isinstance(backbone, DiT):
+        write_json(folder / "config.json", {"model_type": _OURS, **asdict(backbone.config)})
+        write_tensors(folder / "model.safetensors", tensors)
+    elif isinstance(backbone, MaskedLM):
+        own = {name.removeprefix("model."): value for name, value in tensors.items()}
+        backbone.model.save_pretrained(folder, state_dict=own)
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        write_json(folder / "config.json", {**config, "mask_token_id": backbone.facts.mask_id})
+    else:
+        raise ModelError(f"A {type(backbone).__name__} cannot be saved; only DiT and MaskedLM backbones can.")

@@ -1,0 +1,169 @@
+"""Training as a user writes it down: names and numbers that become objects here and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prism.losses.denoising import DenoisingLoss, PerMask, PerTime, Weighting
+from prism.losses.masking import ByCount, ByProbability, Masking
+from prism.losses.prism import Likelihood, PrismLoss, Quality, Target
+from prism.models.attach import Lora
+from prism.models.heads import BlockConfig, FinalLayerConfig, HeadConfig, ProjectionConfig
+from prism.recipes.sampling import ORDERS, pick
+from prism.sampling.draw import Draw
+from prism.training import Constant, Cosine, CosineCycles, Optimisation, Precision, Rate
+
+MASKINGS: dict[str, Masking] = {"probability": ByProbability(floor=1e-3), "count": ByCount()}
+WEIGHTINGS: dict[str, Weighting] = {"mask": PerMask(), "time": PerTime()}
+TARGETS: dict[str, Target] = {"quality": Quality(), "likelihood": Likelihood()}
+PRECISIONS: dict[str, Precision] = {"fp32": Precision.FP32, "bf16": Precision.BF16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """How to train."""
+
+    steps: int = 1000
+    """Optimiser steps."""
+    batch: int = 256
+    """Sequences per step, over all processes."""
+    accumulate: int = 1
+    """Micro-batches a process splits its share into."""
+    lr: float = 3e-4
+    """Learning rate."""
+    backbone_lr: float | None = None
+    """Another one for the backbone."""
+    lora_lr: float | None = None
+    """Another one for LoRA."""
+    head_lr: float | None = None
+    """Another one for the quality head."""
+    weight_decay: float = 0.0
+    """Of AdamW."""
+    clip: float = 1.0
+    """Largest norm of the gradient."""
+    warmup: int = 0
+    """Steps over which the learning rate rises."""
+    rate: str = "constant"
+    """The learning rate afterwards: constant, cosine (down to 0) or cycles (a cosine wave, up and down)."""
+    cycles: float = 5.0
+    """How many waves of rate=cycles."""
+    ema: float | None = 0.9999
+    """Decay of the running average of the weights, which is what is saved; null keeps none."""
+    precision: str = "fp32"
+    """fp32, or bf16 for matrix products in bfloat16."""
+    compile: bool = False
+    """torch.compile the backbone."""
+    seed: int = 0
+    """The same seed gives the same run."""
+    log_every: int = 50
+    """Steps between lines of log.jsonl."""
+    evaluate_every: int = 500
+    """Steps between evaluations on held-out sequences."""
+    checkpoint_every: int = 500
+    """Steps between checkpoints."""
+    keep: int = 2
+    """Checkpoints left on disk."""
+
+    def build_optimisation(self) -> Optimisation:
+        rates: dict[str, Rate] = {"constant": Constant(), "cosine": Cosine(), "cycles": CosineCycles(self.cycles)}
+        return Optimisation(
+            steps=self.steps,
+            batch=self.batch,
+            accumulate=self.accumulate,
+            lr=self.lr,
+            backbone_lr=self.backbone_lr,
+            lora_lr=self.lora_lr,
+            head_lr=self.head_lr,
+            weight_decay=self.weight_decay,
+            clip=self.clip,
+            warmup=self.warmup,
+            rate=pick(self.rate, rates, "rate"),
+            ema=self.ema,
+            precision=pick(self.precision, PRECISIONS, "precision"),
+            compile=self.compile,
+            seed=self.seed,
+            log_every=self.log_every,
+            evaluate_every=self.evaluate_every,
+            checkpoint_every=self.checkpoint_every,
+            keep=self.keep,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskingOptions:
+    """How clean sequences are masked and their cross-entropies added up."""
+
+    masking: str = "probability"
+    """probability: a time t, then every token with probability t; count: a number n, then n tokens. Equal in distribution."""
+    weighting: str = "mask"
+    """mask: 1/n over a row's masks (PRISM, Eq. 1); time: 1/t (MDLM's bound)."""
+
+    def build_denoising(self) -> DenoisingLoss:
+        return DenoisingLoss(pick(self.masking, MASKINGS, "masking"), pick(self.weighting, WEIGHTINGS, "weighting"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossOptions(MaskingOptions):
+    """The PRISM loss."""
+
+    k: int = 4
+    """Tokens drawn at once to make y from z."""
+    ys: int = 1
+    """Several y from one forward pass of z (n_y)."""
+    regulariser: float = 5.0
+    """λ, the weight of the masked-diffusion loss."""
+    choose: str = "random"
+    """The rule for the k: random, probability (the most confident), or any order of prism sample."""
+    temperature: float = 1.0
+    """Of the draws of y."""
+    nucleus: float = 1.0
+    """Draw y among the most likely tokens that hold this much probability."""
+    target: str = "quality"
+    """quality: a scalar head learns p(token | rest); likelihood: the vocabulary head learns the whole distribution."""
+
+    def build_loss(self) -> PrismLoss:
+        return PrismLoss(
+            k=self.k,
+            ys=self.ys,
+            regulariser=self.regulariser,
+            order=pick(self.choose, ORDERS, "rule for S (--choose)"),
+            draw=Draw(self.temperature, nucleus=self.nucleus),
+            masking=pick(self.masking, MASKINGS, "masking"),
+            weighting=pick(self.weighting, WEIGHTINGS, "weighting"),
+            target=pick(self.target, TARGETS, "target"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttachmentOptions:
+    """What is attached to the backbone, and what of it learns."""
+
+    head: str = "final-layer"
+    """final-layer (the paper's for Sudoku), block (OpenWebText), projection (LLaDA), or none with --target likelihood."""
+    head_heads: int = 8
+    """Attention heads of --head block."""
+    tune_backbone: bool = True
+    """Train the backbone too; with --no_tune_backbone or LoRA it stays as it is."""
+    lora_rank: int | None = None
+    """Adapt the frozen backbone with LoRA of this rank instead of training it."""
+    lora_alpha: float | None = None
+    """LoRA's scale; the rank if left out."""
+    lora_dropout: float = 0.0
+    """Dropout before LoRA."""
+    lora_targets: tuple[str, ...] = ("attn_qkv",)
+    """Names of the layers to adapt."""
+
+    def build_head(self, hidden_size: int) -> HeadConfig | None:
+        heads: dict[str, HeadConfig | None] = {
+            "final-layer": FinalLayerConfig(hidden_size),
+            "block": BlockConfig(hidden_size, heads=self.head_heads),
+            "projection": ProjectionConfig(hidden_size),
+            "none": None,
+        }
+        return pick(self.head, heads, "head")
+
+    def build_lora(self) -> Lora | None:
+        if self.lora_rank is None:
+            return None
+        alpha = float(self.lora_rank) if self.lora_alpha is None else self.lora_alpha
+        return Lora(self.lora_rank, alpha, self.lora_targets, self.lora_dropout)

@@ -1,0 +1,60 @@
+"""Examples by number: what makes any number of processes, and a resumed run, see the same sequences."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from prism.losses.masking import Batch
+from prism.noise import Noise
+from prism.state import Mask, Tokens
+
+
+class Examples(Protocol):
+    """Clean sequences by number. Row i of the run is the same sequence whenever and wherever it is asked for."""
+
+    def batch(self, rows: range, device: torch.device) -> Batch: ...
+
+
+@dataclass(frozen=True)
+class Shuffled(Examples):
+    """A table of sequences in a fresh order every epoch. On the GPU already, no example crosses the bus."""
+
+    tokens: Int[Tensor, "n l"]
+    """Any integer type."""
+    maskable: Mask | None = None
+    attend: Mask | None = None
+    seed: int = 0
+    augment: Callable[[Tokens, Noise], Tokens] | None = None
+
+    def batch(self, rows: range, device: torch.device) -> Batch:
+        count = len(self.tokens)
+        epochs = range(rows.start // count, (rows.stop - 1) // count + 1)
+        orders = torch.cat([_order(count, self.seed, epoch) for epoch in epochs])
+        start = rows.start - epochs.start * count
+        chosen = orders[start : start + len(rows)].to(self.tokens.device)
+        tokens, maskable, attend = (
+            None if table is None else table[chosen].to(device) for table in (self.tokens, self.maskable, self.attend)
+        )
+        assert tokens is not None
+        tokens = tokens.long()
+        if self.augment is not None:  # at "step" 1, the loss drawing its numbers at step 0
+            tokens = self.augment(tokens, Noise.rows(self.seed, len(rows), first=rows.start, device=device).at(1))
+        return Batch(tokens, maskable, attend)
+
+
+@lru_cache(maxsize=4)
+def _order(count: int, seed: int, epoch: int) -> Int[Tensor, " n"]:
+    return torch.randperm(count, generator=torch.Generator().manual_seed(mixed(seed, epoch)))
+
+
+def mixed(*numbers: int) -> int:
+    digest = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

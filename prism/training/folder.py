@@ -1,0 +1,170 @@
+"""The folder of a run: settings.json, log.jsonl and checkpoints, each written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from prism.models.folder import Folder, ModelError, check_tensors
+from prism.training.ema import Ema
+from prism.training.settings import FREE
+from prism.training.sharding import part_of, whole
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+
+
+def whole_state(model: nn.Module) -> dict[str, Tensor]:
+    """The state dict of a model that may be sharded, for `PrismModel.save`; every process must ask."""
+    return {name: whole(tensor) for name, tensor in model.state_dict().items()}
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Whatever moment its process is killed at, what carries a final name is complete. Only the main process writes."""
+
+    path: Path
+    keep: int
+    """Checkpoints left on disk."""
+    is_main: bool
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def checkpoint(self, step: int) -> Path:
+        return self.checkpoints / f"step-{step:08d}"
+
+    def newest(self) -> Path | None:
+        return max(self.checkpoints.glob("step-*"), default=None)
+
+    def advice(self) -> str:
+        good = self.newest()
+        if good is None:
+            return "there is no checkpoint yet. Lower lr or clip, or look at these rows."
+        return f"the last good checkpoint is {good}. `restore` it into the model and start a new run with a lower lr."
+
+    def check(self, description: Mapping[str, Any], *, resume: bool) -> None:
+        """Nothing of another run may be overwritten or continued under other settings."""
+        if not resume:
+            if self.path.is_dir() and any(self.path.iterdir()):
+                raise ValueError(f"{self.path} is not empty; set resume to go on with it, or choose another folder.")
+            return
+        if self.newest() is None:
+            return
+        before = Folder(self.path).json("settings.json")
+        for name, value in description.items():
+            if name not in FREE and before.get(name) != value:
+                raise ValueError(
+                    f"{self.path} was begun with {name}={before.get(name)}, not {value}; "
+                    "resume it with the settings it has, or start a new run in another folder."
+                )
+
+    def tidy(self, description: Mapping[str, Any], step: int) -> None:
+        """Settings written, and everything gone that a killed process left after checkpoint `step`."""
+        if not self.is_main:
+            return
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        for leftover in self.checkpoints.glob(".step-*"):
+            shutil.rmtree(leftover)
+        lines = [json.dumps(line) + "\n" for line in self.history() if line["step"] <= step]
+        _write(self.log, "".join(lines))
+        self._prune()
+        _write(self.path / "settings.json", json.dumps(description, indent=2) + "\n")
+
+    def note(self, line: Mapping[str, float]) -> None:
+        if self.is_main:
+            with self.log.open("a", encoding="utf-8") as log:
+                log.write(json.dumps(line) + "\n")
+
+    def history(self) -> list[dict[str, float]]:
+        lines = self.log.read_text(encoding="utf-8").splitlines(keepends=True) if self.log.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]  # a killed process may leave half a line
+
+    def save(self, step: int, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, ema: Ema | None) -> None:
+        moments = {
+            f"{slot}/{name}": value
+            for name, weight in weights.items()
+            for slot, value in optimizer.state.get(weight, {}).items()
+        }
+        files = {"weights": weights, "moments": moments} | ({} if ema is None else {"ema": ema.average})
+        final = self.checkpoint(step)
+        partial = final.with_name(f".{final.name}")
+        if self.is_main:
+            partial.mkdir()
+        for name, tensors in files.items():
+            gathered = {key: whole(tensor.detach()).contiguous() for key, tensor in tensors.items()}
+            if self.is_main:
+                save_file(gathered, partial / f"{name}.safetensors")
+                _sync(partial / f"{name}.safetensors")
+        if self.is_main:
+            _sync(partial)
+            partial.rename(final)
+            _sync(self.checkpoints)
+            self._prune()
+
+    def _prune(self) -> None:
+        for old in sorted(self.checkpoints.glob("step-*"))[: -self.keep]:
+            shutil.rmtree(old.rename(old.with_name(f".{old.name}")))
+
+    def load(self, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, ema: Ema | None) -> int:
+        """The newest checkpoint put back; the number of steps it had taken."""
+        newest = self.newest()
+        if newest is None:
+            return 0
+        _fill(weights, newest, "weights")
+        if ema is not None:
+            _fill(ema.average, newest, "ema")
+        numbers = {weight: i for i, weight in enumerate(w for group in optimizer.param_groups for w in group["params"])}
+        state: dict[int, dict[str, Tensor]] = {i: {} for i in numbers.values()}
+        for key, value in Folder(newest).tensors("moments.safetensors").items():
+            slot, name = key.split("/", 1)
+            state[numbers[weights[name]]][slot] = value if slot == "step" else part_of(value, like=weights[name])
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": {i: slots for i, slots in state.items() if slots}})
+        return int(newest.name.removeprefix("step-"))
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}")
+    partial.write_text(text, encoding="utf-8")
+    _sync(partial)
+    partial.replace(path)
+
+
+def _sync(path: Path) -> None:
+    """On the disk, not only in its cache: a file, or a folder's list of names."""
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+@torch.no_grad()
+def _fill(weights: Mapping[str, Tensor], checkpoint: Path, name: str) -> None:
+    found = Folder(checkpoint).tensors(f"{name}.safetensors")
+    check_tensors(found, weights, checkpoint / f"{name}.safetensors", ModelError)
+    for key, weight in weights.items():
+        weight.copy_(part_of(found[key], like=weight))
+
+
+def restore(model: nn.Module, checkpoint: Path) -> None:
+    """The weights of a checkpoint, put into a model with the same trainable parameters."""
+    _fill(trainable(model), checkpoint, "weights")
+
+
+def use_ema(model: nn.Module, checkpoint: Path) -> None:
+    """The averaged weights of a checkpoint, put into the model."""
+    _fill(trainable(model), checkpoint, "ema")

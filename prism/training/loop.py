@@ -1,0 +1,221 @@
+"""The loop, from the first batch to the last checkpoint, on accelerate."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from prism.losses.denoising import Loss
+from prism.losses.masking import Batch
+from prism.models.attach import PrismModel
+from prism.models.backbone import Backbone
+from prism.noise import Noise
+from prism.sampling.loop import Denoiser
+from prism.training.ema import Ema
+from prism.training.examples import Examples, mixed
+from prism.training.folder import RunFolder, trainable
+from prism.training.meter import Meter, Share, progress_bar
+from prism.training.settings import Optimisation, Precision
+from prism.training.sharding import blocks_of, distribute, exchange_gradients, is_sharded
+
+if TYPE_CHECKING:
+    import accelerate
+
+Model = Backbone | PrismModel
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run came to. The model holds the last weights; `use_ema` puts the averaged ones in."""
+
+    steps: int
+    checkpoint: Path
+    history: list[dict[str, float]]
+    """The lines of log.jsonl."""
+    has_ema: bool
+
+    def last(self, figure: str) -> float:
+        """The latest value of one figure of the history."""
+        return next(line[figure] for line in reversed(self.history) if figure in line)
+
+
+def train(
+    model: Model,
+    loss: Callable[[Denoiser, Batch, int, Noise], Loss],
+    examples: Examples,
+    settings: Optimisation,
+    *,
+    folder: Path,
+    resume: bool = False,
+    evaluate: Callable[[Model, int], Mapping[str, float]] | None = None,
+    trackers: tuple[str, ...] = (),
+    progress: bool = True,
+) -> Trained:
+    """Train what requires a gradient in `model`, in place, and leave it in evaluation mode.
+
+    **Main arguments.** `loss` is a `DenoisingLoss` or a `PrismLoss`. `folder`, which every process must see, takes
+    settings.json, log.jsonl and checkpoints/. It must be new or empty unless `resume` is set, which goes on from its newest
+    checkpoint and starts afresh where there is none.
+
+    **Other arguments.** `evaluate(model, step)` runs on every process with the averaged weights in place; the figures of
+    the main one are logged. `trackers` may name tensorboard and wandb. The device is accelerate's choice: a GPU where there
+    is one, else the CPU (`ACCELERATE_USE_CPU=true` insists). torch's global random generator is reseeded at every step.
+    """
+    accelerator = _accelerator(folder, trackers)
+    device = accelerator.device
+    share = Share(settings.batch, settings.accumulate, accelerator.num_processes, accelerator.process_index)
+    description = _description(settings, loss)
+    run = RunFolder(folder, settings.keep, is_main=accelerator.is_main_process)
+    run.check(description, resume=resume)
+    accelerator.wait_for_everyone()  # before the main process fills the folder the others look into
+
+    objective = Objective(model, loss, settings.precision)
+    if settings.compile:
+        for part in blocks_of(model) if is_sharded(accelerator) else [_backbone(model)]:
+            part.compile(dynamic=False)
+    shared = distribute(objective, accelerator)
+    weights = trainable(model)
+    optimizer = _optimizer(model, settings, device)
+    ema = None if settings.ema is None else Ema(weights, settings.ema)
+    begin = run.load(weights, optimizer, ema)
+    run.tidy(description, begin)
+    accelerator.wait_for_everyone()
+    accelerator.init_trackers("tracking", description, {"tensorboard": {"purge_step": begin + 1}})
+
+    model.train()
+    meter = Meter(accelerator, share, run, begin)
+    with progress_bar(settings.steps, begin, shown=progress and run.is_main) as bar:
+        for step in range(begin, settings.steps):
+            for group in optimizer.param_groups:
+                group["lr"] = settings.lr_of(group["name"]) * settings.lr_share(step)
+
+            for micro in range(settings.accumulate):
+                rows = share.rows(step, micro)
+                batch = examples.batch(rows, device)
+                noise = Noise.rows(settings.seed, len(rows), first=rows.start, device=device)
+                torch.manual_seed(mixed(settings.seed, step, micro, share.process))  # for dropout, the only user
+                # Only a step's last micro-batch has to; but DDP learns in the first which weights get gradients.
+                exchange_gradients(shared, now=micro == settings.accumulate - 1 or step == begin)
+                total, parts = shared(batch, noise)
+                (total / settings.accumulate).backward()
+                meter.add(total, parts)
+
+            meter.add_norm(nn.utils.clip_grad_norm_(weights.values(), settings.clip or math.inf))
+            optimizer.step()
+            optimizer.zero_grad()
+            if ema is not None:
+                ema.update(step + 1)
+
+            done = step + 1
+            bar.advance(bar.task_ids[0])
+            if settings.due(done, settings.log_every):
+                figures = meter.read()
+                figures |= {f"lr/{group['name']}": group["lr"] for group in optimizer.param_groups}
+                run.note({"step": done, **figures})
+                accelerator.log(figures, step=done)
+                bar.update(bar.task_ids[0], loss=figures["loss"], pace=figures["rows_per_second"])
+            if evaluate is not None and settings.due(done, settings.evaluate_every):
+                with meter.paused(), objective.evaluating(ema, shared):
+                    scores = {f"evaluation/{name}": float(score) for name, score in evaluate(model, done).items()}
+                run.note({"step": done, **scores})
+                accelerator.log(scores, step=done)
+            if settings.due(done, settings.checkpoint_every):
+                with meter.paused():
+                    meter.check()
+                    meter.check_weights(weights, done)
+                    run.save(done, weights, optimizer, ema)
+                    accelerator.wait_for_everyone()
+
+    for tracker in accelerator.trackers:
+        tracker.finish()
+    model.eval()
+    return Trained(settings.steps, run.checkpoint(settings.steps), run.history(), has_ema=ema is not None)
+
+
+class Objective(nn.Module):
+    """Model and loss as one module: all the forward passes of a loss are one forward pass to DDP and FSDP."""
+
+    def __init__(self, model: Model, loss: Callable[[Denoiser, Batch, int, Noise], Loss], precision: Precision) -> None:
+        super().__init__()
+        self.model, self.loss, self.precision = model, loss, precision
+
+    def forward(self, batch: Batch, noise: Noise) -> tuple[Float[Tensor, ""], dict[str, Float[Tensor, ""]]]:
+        with self._autocast(batch.tokens.device):
+            loss = self.loss(self.model, batch, self.model.facts.mask_id, noise)
+        return loss.total, loss.parts
+
+    def _autocast(self, device: torch.device) -> torch.autocast:
+        return torch.autocast(device.type, torch.bfloat16, enabled=self.precision is Precision.BF16)
+
+    @contextmanager
+    def evaluating(self, ema: Ema | None, shared: Any) -> Iterator[None]:
+        """The model as it will be used: averaged weights, no dropout; whole where it was sharded, and not compiled, since
+        evaluation brings shapes of its own."""
+        self.model.eval()
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            if ema is not None:
+                stack.enter_context(ema.applied())
+            if hasattr(shared, "unshard"):
+                shared.unshard()
+                stack.callback(shared.reshard)
+            stack.enter_context(self._autocast(self.model.device))
+            yield
+        self.model.train()
+
+
+def _accelerator(folder: Path, trackers: tuple[str, ...]) -> accelerate.Accelerator:
+    from accelerate import Accelerator, DistributedDataParallelKwargs
+    from accelerate.utils import patch_environment
+
+    for name in trackers:
+        if name not in ("tensorboard", "wandb"):
+            raise ValueError(f"There is no tracker {name!r}; choose tensorboard or wandb.")
+        if importlib.util.find_spec(name) is None:
+            raise ValueError(f"The tracker {name} is not installed; run `pip install {name}` or leave it out.")
+    with patch_environment(ACCELERATE_USE_FSDP="false"):  # prism.training.sharding shards, on CPUs as well
+        return Accelerator(
+            cpu=not torch.accelerator.is_available(),  # else processes without a GPU do not find each other
+            mixed_precision="no",  # the objective's own autocast decides
+            log_with=list(trackers) or None,
+            project_dir=str(folder),
+            # A loss that never reaches the vocabulary head leaves it without a gradient: the same weights at every step.
+            kwargs_handlers=[DistributedDataParallelKwargs(static_graph=True)],
+        )
+
+
+def _backbone(model: Model) -> Backbone:
+    return model.backbone if isinstance(model, PrismModel) else model
+
+
+def _optimizer(model: Model, settings: Optimisation, device: torch.device) -> torch.optim.AdamW:
+    groups = model.trainable() if isinstance(model, PrismModel) else {"backbone": list(model.parameters())}
+    learning = {name: [weight for weight in group if weight.requires_grad] for name, group in groups.items()}
+    if not any(learning.values()):
+        raise ValueError("No parameter of the model requires a gradient, so there is nothing to train.")
+    fused = device.type == "cuda"
+    return torch.optim.AdamW(
+        [{"params": group, "name": name} for name, group in learning.items() if group],
+        betas=settings.betas,
+        weight_decay=settings.weight_decay,
+        fused=fused,
+        foreach=not fused,
+    )
+
+
+def _description(settings: Optimisation, loss: object) -> dict[str, Any]:
+    """The run as plain JSON."""
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    plain = {name: value if isinstance(value, int | float | None) else repr(value) for name, value in values.items()}
+    return plain | {"loss": re.sub(r" at 0x[0-9a-f]+", "", repr(loss))}

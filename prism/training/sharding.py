@@ -1,0 +1,75 @@
+"""One objective over several processes: copied (DDP) or sharded (FSDP2), and the way between sharded and whole tensors.
+
+The launch decides: `accelerate launch --multi_gpu` copies, `accelerate launch --use_fsdp` shards, both with as many CPU
+processes where there is no GPU (accelerate's own `--cpu` starts a single one unless MPI starts them).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    import accelerate
+
+
+def is_sharded(accelerator: accelerate.Accelerator) -> bool:
+    return accelerator.num_processes > 1 and os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """The repeated layers, inner ones first."""
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    return [block for blocks in lists for block in blocks][::-1]
+
+
+def distribute(objective: nn.Module, accelerator: accelerate.Accelerator) -> nn.Module:
+    """`objective` on its device, and shared among the processes if there are several."""
+    if not is_sharded(accelerator):
+        return accelerator.prepare_model(objective)
+
+    # Not by accelerate, which shards on GPUs only and wants the optimiser made first. Only blocks become units of their
+    # own: the rest (embedding, output projection, head) is also reached past its `forward` and stays with the root.
+    from torch.distributed import broadcast
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    objective.to(accelerator.device)
+    with torch.no_grad():
+        for weight in objective.parameters():
+            broadcast(weight, src=0)
+    mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
+    for block in blocks_of(objective):
+        fully_shard(block, mesh=mesh)
+    fully_shard(objective, mesh=mesh)
+    return objective
+
+
+def exchange_gradients(objective: Any, *, now: bool) -> None:
+    """Whether the next backward pass ends with an exchange between the processes."""
+    if hasattr(objective, "set_requires_gradient_sync"):  # FSDP2
+        objective.set_requires_gradient_sync(now)
+    elif hasattr(objective, "require_backward_grad_sync"):  # DDP
+        objective.require_backward_grad_sync = now
+
+
+def whole(tensor: Any) -> Tensor:
+    """A tensor that may be sharded, as one; every process must ask."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def part_of(full: Tensor, *, like: Any) -> Tensor:
+    """`full` sharded as `like` is: the inverse of `whole`."""
+    if not hasattr(like, "full_tensor"):
+        return full
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(full.to(like.device), like.device_mesh, like.placements)
+
+
+def local(tensor: Any) -> Tensor:
+    """What this process holds of a tensor, sharing its memory."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from prism.state import Draft, Edit, Prediction, spread, start
+
+
+def test_start_freezes_what_is_given() -> None:
+    state = start(torch.tensor([[9, 3, 9, 4]]), 9)
+    assert state.frozen.tolist() == [[False, True, False, True]]
+    assert state.masked.tolist() == [[True, False, True, False]]
+    assert not state.committed.any()
+    assert state.attend is None
+
+
+def test_given_tokens_may_be_left_free() -> None:
+    state = start(torch.tensor([[9, 3, 9, 4]]), 9, frozen=torch.tensor([[False, False, False, True]]))
+    assert state.committed.tolist() == [[False, True, False, False]]
+
+
+def test_padding_is_frozen_whatever_it_holds() -> None:
+    state = start(torch.tensor([[9, 3, 9, 4], [9, 9, 9, 9]]), 9, lengths=torch.tensor([2, 4]))
+    assert state.attend is not None
+    assert state.attend.tolist() == [[True, True, False, False], [True] * 4]
+    assert state.masked.tolist() == [[True, False, False, False], [True] * 4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mask_id": -1}, "mask_id=-1"),
+        ({"frozen": torch.tensor([[True, True]])}, "frozen position holds the mask"),
+        ({"lengths": torch.tensor([3])}, r"1\.\.2"),
+        ({"lengths": torch.tensor([0])}, r"1\.\.2"),
+    ],
+)
+def test_bad_starts(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        start(torch.tensor([[9, 3]]), **{"mask_id": 9, **arguments})  # type: ignore[arg-type]
+
+
+def test_after() -> None:
+    state = start(torch.tensor([[9, 9, 5, 6]]), 9, frozen=torch.tensor([[False, False, False, True]]))
+    draft = Draft(torch.tensor([[1, 2, 3, 4]]), torch.tensor([[0.1, 0.2, 0.3, 0.4]]))
+    edit = Edit(torch.tensor([[True, False, False, False]]), torch.tensor([[False, False, True, False]]))
+    after = state.after(edit, draft)
+    assert after.tokens.tolist() == [[1, 9, 9, 6]]
+    torch.testing.assert_close(after.confidence, torch.tensor([[0.1, 1, 1, 1]]))
+    assert state.tokens.tolist() == [[9, 9, 5, 6]]
+
+
+def test_spread() -> None:
+    where = torch.tensor([[True, False], [False, True]])
+    assert spread(torch.tensor([1.0, 2.0]), where, fill=-1.0).tolist() == [[1, -1], [-1, 2]]
+
+
+def rows_asked(calls: list[int]) -> Prediction:
+    hidden = torch.arange(6.0).reshape(1, 3, 2)
+
+    def unembed(rows: Tensor) -> Tensor:
+        calls.append(len(rows))
+        return rows @ torch.eye(2, 4)
+
+    return Prediction(hidden, unembed, forbidden=torch.tensor([3]))
+
+
+def test_prediction_is_lazy() -> None:
+    calls: list[int] = []
+    prediction = rows_asked(calls)
+    assert calls == []
+    logs = prediction.log_probabilities(torch.tensor([[False, True, True]]))
+    assert calls == [2]
+    torch.testing.assert_close(logs.exp().sum(-1), torch.ones(2))
+    assert (logs[:, 3] == -torch.inf).all()
+    assert not prediction.has_quality
+
+
+def test_raw_logits_are_not_filtered() -> None:
+    assert rows_asked([]).logits(torch.tensor([[True, False, False]])).tolist() == [[0, 1, 0, 0]]
+
+
+def test_a_shifted_model_predicts_the_next_token() -> None:
+    hidden = torch.tensor([[[1.0], [2.0], [3.0]]])
+    prediction = Prediction(hidden, lambda rows: rows.expand(-1, 2), shift=1)
+    assert prediction.logits(torch.ones(1, 3, dtype=torch.bool))[:, 0].tolist() == [1, 1, 2]
+
+
+def test_quality_is_computed_once_and_only_when_asked_for() -> None:
+    calls = []
+
+    def quality_logits() -> Tensor:
+        calls.append(1)
+        return torch.zeros(1, 3)
+
+    prediction = Prediction(torch.zeros(1, 3, 1), lambda rows: rows, quality_logits=quality_logits)
+    assert not calls
+    assert prediction.quality.tolist() == [[0.5] * 3]
+    assert prediction.quality_logits.tolist() == [[0] * 3]
+    assert calls == [1]
+
+
+def test_no_head_says_what_to_do() -> None:
+    with pytest.raises(ValueError, match="attach"):
+        _ = rows_asked([]).quality
