@@ -23,6 +23,7 @@ from prism.losses.denoising import DenoisingLoss, Loss
 from prism.losses.masking import Batch
 from prism.losses.prism import PrismLoss
 from prism.models.attach import Lora, load
+from prism.models.dit import DiT
 from prism.models.folder import ModelError
 from prism.noise import Noise, Purpose
 from prism.training import (
@@ -52,7 +53,7 @@ def copied(model: nn.Module) -> dict[str, Tensor]:
     return {name: weight.detach().clone() for name, weight in model.named_parameters()}
 
 
-def without_pace(lines: list[dict[str, float]]) -> list[dict[str, float]]:
+def without_pace(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if name != "rows_per_second"} for line in lines]
 
 
@@ -64,7 +65,8 @@ def losses(trained: Trained) -> list[float]:
 
 
 def test_pretraining_learns(tmp_path: Path) -> None:
-    model = tiny_dit(dropout=0.1)
+    torch.manual_seed(0)
+    model = DiT(tiny_dit(dropout=0.1).config)
     trained = pretrain(tmp_path, model, Optimisation(steps=120, batch=16, lr=1e-2, log_every=20))
     assert trained.last("loss") < 0.75 * trained.history[0]["loss"]
     assert not model.training
@@ -87,7 +89,7 @@ def test_accumulated_micro_batches_make_the_larger_batch(tmp_path: Path) -> None
         torch.testing.assert_close(split.get_parameter(name), weight, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("lora", [None, Lora(rank=2, alpha=4, targets=("attn_qkv",))])
+@pytest.mark.parametrize("lora", [None, Lora(rank=2, alpha=4.0, targets=("attn_qkv",))])
 def test_what_is_frozen_does_not_move_and_the_rest_does(tmp_path: Path, lora: Lora | None) -> None:
     model = tiny_prism(lora=lora)
     before = copied(model)
@@ -102,7 +104,7 @@ def test_what_is_frozen_does_not_move_and_the_rest_does(tmp_path: Path, lora: Lo
 
 def test_every_group_moves_at_its_own_rate(tmp_path: Path) -> None:
     """Adam's first step is lr · sign(gradient)."""
-    model = tiny_prism(lora=Lora(rank=2, alpha=4, targets=("attn_qkv",)))
+    model = tiny_prism(lora=Lora(rank=2, alpha=4.0, targets=("attn_qkv",)))
     nn.init.normal_(model.get_parameter("quality_head.output_layer.linear.weight"))
     before = copied(model)
     finetune(tmp_path, model, Optimisation(steps=1, batch=8, lr=1e-3, lora_lr=1e-4, head_lr=1e-2, clip=None))
@@ -110,13 +112,13 @@ def test_every_group_moves_at_its_own_rate(tmp_path: Path) -> None:
         ("head", "quality_head.output_layer.linear.bias", 1e-2),
         ("lora", "backbone.blocks.0.attn_qkv.lora_B.default.weight", 1e-4),
     ):
-        step = (model.get_parameter(part) - before[part]).abs()
+        step = (model.get_parameter(part).detach() - before[part]).abs()
         assert float(step.max()) == pytest.approx(lr, rel=1e-2), name
     plain = tiny_dit()
     before = copied(plain)
     pretrain(tmp_path / "plain", plain, Optimisation(steps=1, batch=8, lr=1e-3, backbone_lr=2e-3, clip=None))
     name = "output_layer.linear.bias"
-    assert float((plain.get_parameter(name) - before[name]).abs().max()) == pytest.approx(2e-3, rel=1e-2)
+    assert float((plain.get_parameter(name).detach() - before[name]).abs().max()) == pytest.approx(2e-3, rel=1e-2)
 
 
 def test_clipping_bounds_what_the_optimiser_sees(tmp_path: Path) -> None:
@@ -128,10 +130,11 @@ def test_clipping_bounds_what_the_optimiser_sees(tmp_path: Path) -> None:
     assert trained.last("gradient_norm") > 0.1
 
 
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")  # torch's own, when oneDNN is switched off
 def test_bfloat16_products_and_float32_weights(tmp_path: Path) -> None:
     seen: list[torch.dtype] = []
     model = tiny_dit()
-    model.blocks[0].mlp.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    model.get_submodule("blocks.0.mlp").register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
     settings = replace(SETTINGS, precision=Precision.BF16, steps=3)
     with torch.backends.mkldnn.flags(enabled=False):  # some virtual machines announce AMX and then forbid it
         trained = pretrain(tmp_path / "bf16", model, settings, evaluate=probe)
@@ -146,7 +149,7 @@ def test_the_backbone_is_what_gets_compiled(tmp_path: Path, monkeypatch: pytest.
     compiled: list[nn.Module] = []
     monkeypatch.setattr(nn.Module, "compile", lambda self, **options: compiled.append(self))
     model = tiny_prism()
-    finetune(tmp_path, model, replace(SETTINGS, steps=1, compile=True))
+    finetune(tmp_path, model, replace(SETTINGS, steps=3, compile=True))
     assert compiled == [model.backbone]
 
 
@@ -166,7 +169,7 @@ def test_learning_rates_have_their_closed_forms() -> None:
         [1, 1, (1 + math.sqrt(0.5)) / 2, 0.5, 0]
     )
     assert replace(settings, rate=Cosine(floor=0.2)).lr_share(60) == pytest.approx(0.6)
-    waves = replace(settings, rate=CosineCycles(5))
+    waves = replace(settings, rate=CosineCycles(5.0))
     assert [waves.lr_share(step) for step in (10, 15, 20, 30, 40, 110)] == pytest.approx([1, 0.5, 0, 1, 0, 1])
     assert replace(settings, rate=Constant(), warmup=0).lr_share(0) == 1
 
@@ -362,16 +365,12 @@ def not_a_number(loss: Loss) -> Loss:
     return Loss(loss.total * math.nan, loss.parts)
 
 
-def infinite_gradient(loss: Loss) -> Loss:
-    return Loss(loss.total + (loss.total - loss.total.detach()) * math.inf * 0 + loss.total.detach() * 0, loss.parts)
-
-
 @pytest.mark.parametrize(("log_every", "checkpoint_every"), [(1, 4), (100, 4), (3, 100)])
 def test_a_loss_that_is_not_a_number(tmp_path: Path, log_every: int, checkpoint_every: int) -> None:
-    """Step 6 holds rows 48 to 55; row 53 stands in its second half."""
+    """Step 7 holds rows 48 to 55; row 53 stands in its second half."""
     settings = replace(SETTINGS, accumulate=2, log_every=log_every, checkpoint_every=checkpoint_every)
     good = str(tmp_path / "checkpoints" / "step-00000004") if checkpoint_every == 4 else "there is no checkpoint yet"
-    with pytest.raises(TrainingError, match=r"Step 6: the loss is nan .* rows 52 to 55") as caught:
+    with pytest.raises(TrainingError, match=r"Step 7: the loss is nan .* rows 52 to 55") as caught:
         train(tiny_dit(), BadAt(53, not_a_number), Shuffled(ramps()), settings, folder=tmp_path, progress=False)
     assert good in str(caught.value)
     assert "range(52, 56)" in str(caught.value)
@@ -391,14 +390,15 @@ def test_a_gradient_that_is_not_a_number(tmp_path: Path) -> None:
             return gradient * math.inf
 
     bad = BadAt(53, lambda loss: Loss(Bad.apply(loss.total), loss.parts))
-    with pytest.raises(TrainingError, match=r"Step 6: the loss is [\d.]+ and the gradient's norm nan"):
+    with pytest.raises(TrainingError, match=r"Step 7: the loss is [\d.]+ and the gradient's norm nan"):
         train(tiny_dit(), bad, Shuffled(ramps()), SETTINGS, folder=tmp_path, progress=False)
 
 
 def test_weights_that_overflow_are_not_saved(tmp_path: Path) -> None:
-    settings = Optimisation(steps=1, batch=8, lr=1e39, checkpoint_every=1)
+    model = tiny_dit()
+    nn.init.constant_(model.vocab_embed.embedding, 100.0)
     with pytest.raises(TrainingError, match="Step 1: some weights are no longer finite"):
-        pretrain(tmp_path, tiny_dit(), settings)
+        pretrain(tmp_path, model, Optimisation(steps=1, batch=8, lr=1e37, weight_decay=1.0))
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
@@ -425,18 +425,9 @@ def test_killed_at_any_moment_and_resumed_it_ends_with_the_same_bits(tmp_path: P
 
 def test_two_processes_agree_with_one(tmp_path: Path) -> None:
     """Copied (DDP) and sharded (FSDP2), the latter resumed once; what the sharded run saved loads into one process."""
-    launch = [
-        "-m",
-        "accelerate.commands.launch",
-        "--use_fsdp",
-        "--num_processes",
-        "2",
-        "--num_machines",
-        "1",
-        "--mixed_precision",
-        "no",
-    ]
-    run_script(*launch, "--dynamo_backend", "no", str(HERE / "training_script.py"), "several", str(tmp_path))
+    launch = ["-m", "accelerate.commands.launch", "--use_fsdp", "--num_processes", "2", "--num_machines", "1"]
+    launch += ["--mixed_precision", "no", "--dynamo_backend", "no"]
+    run_script(*launch, str(HERE / "training_script.py"), "several", str(tmp_path))
 
     dit, prism = tiny_dit(), tiny_prism()
     alone = {

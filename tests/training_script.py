@@ -85,7 +85,7 @@ def several(folder: Path) -> None:
     trained = finetune(folder / "sharded-prism", model)
     use_ema(model, trained.checkpoint)
     state = whole_state(model)
-    if os.environ["RANK"] == "0":
+    if trained.is_main:
         model.save(folder / "corrector", state=state)
     torch.distributed.destroy_process_group()
 
@@ -103,7 +103,7 @@ def killed(folder: Path) -> None:
                 pretrain(folder / name, tiny_dit(dropout=0.1), resume=True)
                 os._exit(0)
             if name == "timed":  # a little later each time, so that the run ends at last
-                time.sleep(random.Random(deaths).uniform(0.0, 0.02 + 0.02 * deaths))
+                time.sleep(random.Random(deaths).uniform(0.0, 0.01 * (1 + deaths)))
                 os.kill(child, signal.SIGKILL)
             if os.waitpid(child, 0)[1] == 0:
                 break

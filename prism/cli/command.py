@@ -83,9 +83,11 @@ class WithModel(OnDevice):
 
     def load(self) -> Any:
         """The model, ready to predict."""
-        source = self.model or str(EMBEDDED)
+        source = str(EMBEDDED) if self.model is None else self.model
         if self.model is None and not EMBEDDED.exists():
             raise ValueError("This installation has no embedded model; name one with --model.")
+        if not source:
+            raise ValueError("--model is empty; name a folder or a hub repository.")
         loaded = load_model(source, dtype=self.torch_dtype(), device=str(self.torch_device()), mask_id=self.mask_id)
         return loaded.eval()
 
@@ -106,9 +108,10 @@ def progress(what: str, total: int) -> Iterator[Any]:
 
 def show_record(record: Record) -> None:
     """One line under a result: enough to say what it came from."""
+    commit = record.commit or "none"
     console.print(
         f"[dim]{record.command} · seed {record.seed} · {record.device} · {record.dtype} · "
-        f"commit {(record.commit or 'none')[:12]} · {record.wall_seconds:.1f} s[/dim]"
+        f"commit {commit[:12]}{'+' * commit.endswith('+')} · {record.wall_seconds:.1f} s[/dim]"
     )
 
 

@@ -62,7 +62,9 @@ def _find(words: list[str]) -> tuple[type[Command], list[str], list[str]]:
 
 
 def _parser(kind: type[Command], path: list[str]) -> jsonargparse.ArgumentParser:
-    parser = jsonargparse.ArgumentParser(prog=f"prism {' '.join(path)}", description=kind.__doc__, exit_on_error=False)
+    parser = jsonargparse.ArgumentParser(
+        prog=f"prism {' '.join(path)}", description=kind.__doc__, exit_on_error=False, allow_abbrev=False
+    )
     parser.add_argument("--config", action="config", help="Read settings from a YAML file; later options override it.")
     parser.add_class_arguments(kind, fail_untyped=True)
     return parser

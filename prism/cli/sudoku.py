@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.statistics import paired_difference
 from prism.evaluation.sudoku import SudokuRun, check_model, evaluate_sudoku
 from prism.recipes.sampling import Sampling
+from prism.sampling.policies import METHODS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,29 +87,27 @@ class EvaluateSudoku(_OnPuzzles):
 class CompareSudoku(_OnPuzzles):
     """Run several policies on the same puzzles with the same number of forward passes and show them side by side."""
 
-    policies: list[str] = field(
-        default_factory=lambda: ["vanilla", "random", "remdm-cap", "remdm-conf-topk", "p2-self", "prism"]
-    )
-    """Names of policies; differences are against the first. --order, --k, --eta and so on go to those that use them."""
+    policies: str = "vanilla,random,remdm-cap,remdm-conf-topk,p2-self,prism"
+    """Names of policies, separated by commas, or `all`; differences are against the first. --order, --k, --eta and so on go
+    to those that use them."""
 
     def run(self) -> dict[str, Any]:
         clock = Stopwatch()
-        if not self.policies:
-            raise ValueError("--policies is empty; name at least one.")
-        variants = [self.only_what_it_uses(name) for name in self.policies]
+        names = [method.name for method in METHODS] if self.policies == "all" else self.policies.split(",")
+        variants = [self.only_what_it_uses(name.strip()) for name in names]
         for variant in variants:
             variant.build_policy()
         puzzles, model = self.read(), self.load()
         check_model(model.facts)
         runs = {variant.policy: self.measure(model, puzzles, variant) for variant in variants}
-        baseline = runs[self.policies[0]]
+        baseline = runs[variants[0].policy]
 
         table = Table(title=f"{len(puzzles)} puzzles, order {self.order or 'random'}, seed {self.seed}")
         for heading in (
             "policy",
             "solved %",
             "95 % interval",
-            f"over {self.policies[0]}",
+            f"over {variants[0].policy}",
             "NFE",
             "remasks",
             "s / 1000",

@@ -80,6 +80,8 @@ class Sample(WithModel, Sampling, Command):
         """The prompt and the masks around it, one row."""
         if isinstance(writing, Board):
             return torch.tensor([writing.read(self.prompt or "." * 81)])
+        if self.length is not None and self.length < 1:
+            raise ValueError(f"--length {self.length}: a sequence has at least 1 token.")
         prompt = writing.read(self.prompt) if self.prompt else []
         length = self.length or getattr(getattr(model, "config", None), "length", None)
         length = length or getattr(getattr(getattr(model, "backbone", None), "config", None), "length", None)

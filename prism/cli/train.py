@@ -177,10 +177,9 @@ class Finetune(LossOptions, AttachmentOptions, _Run):
         self.build_optimisation()
         if self.head == "none" and self.target == "quality":
             raise ValueError("--head none has nothing to learn quality with; give a head, or --target likelihood.")
-        folder = Path(self.model)
-        backbone = load_backbone(
-            folder / "backbone" if (folder / "backbone").is_dir() else self.model, mask_id=self.mask_id
-        )
+        inside = Path(self.model) / "backbone"  # where prism pretrain puts it
+        source = str(inside.resolve()) if inside.is_dir() else self.model
+        backbone = load_backbone(source, mask_id=self.mask_id)
         rows = self.read(backbone.facts.vocab_size)
         model = attach(
             backbone,
@@ -193,7 +192,7 @@ class Finetune(LossOptions, AttachmentOptions, _Run):
         if model.tuned:
             save_backbone(model.backbone, self.output / "backbone")
         if model.quality_head is not None or model.lora is not None:
-            model.save(self.output / "corrector", base="../backbone" if model.tuned else self.model, notes=notes)
+            model.save(self.output / "corrector", base="../backbone" if model.tuned else source, notes=notes)
         console.print(f"saved to {self.output}")
         record = clock.record("finetune", self, seed=self.seed, model=model)
         show_record(record)

@@ -181,7 +181,7 @@ class PrismModel(nn.Module):
         from peft import LoraConfig
         from peft.utils.constants import DUMMY_TARGET_MODULES
 
-        lora = self.lora or Lora(rank=1, alpha=1, targets=())
+        lora = self.lora or Lora(rank=1, alpha=1.0, targets=())
         config = LoraConfig(
             r=lora.rank,
             lora_alpha=lora.alpha,
@@ -224,8 +224,27 @@ class PrismModel(nn.Module):
         )
 
 
-def load(path: str | PathLike[str], backbone: Backbone, *, any_backbone: bool = False) -> PrismModel:
-    """Put the corrector at `path` on the backbone it was trained for; `any_backbone` forgoes that check."""
+@dataclass(frozen=True)
+class Corrector:
+    """What `prism_config.json` says of the tensors beside it."""
+
+    head: HeadConfig | None
+    lora: Lora | None
+    name: str
+    """Where the backbone is from; empty where nobody said."""
+    mark: str
+    """The backbone's fingerprint."""
+    hidden_size: int
+    mask_id: int
+    sha256: str
+
+
+def is_corrector(path: Path) -> bool:
+    return (path / _PRISM).is_file()
+
+
+def describe(path: str | PathLike[str]) -> Corrector:
+    """Read the settings of the corrector at `path`."""
     folder = Folder(Path(path), CorrectorError)
     config = folder.json(_PRISM)
     if config.get("format") != FORMAT:
@@ -233,23 +252,40 @@ def load(path: str | PathLike[str], backbone: Backbone, *, any_backbone: bool = 
             f"{folder.path} has format {config.get('format')!r}, this version of prism reads {FORMAT}; upgrade prism-mdm."
         )
     try:
-        head, lora, trained_on = _head_of(config["head"]), _lora_of(config["lora"]), dict(config["backbone"])
-        name, mark, mask_id = trained_on["name"], trained_on["fingerprint"], trained_on["facts"]["mask_id"]
-        hidden_size, sha256 = trained_on["facts"]["hidden_size"], config["sha256"]
+        base, head, lora = config["backbone"], config["head"], config["lora"]
+        return Corrector(
+            head=None if head is None else _head_of(**head),
+            lora=None if lora is None else Lora(**{**lora, "targets": tuple(lora["targets"])}),
+            name=base["name"],
+            mark=base["fingerprint"],
+            hidden_size=base["facts"]["hidden_size"],
+            mask_id=base["facts"]["mask_id"],
+            sha256=config["sha256"],
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise CorrectorError(
             f"{folder.path / _PRISM} is damaged or of an unknown kind ({error}); copy it again, or upgrade prism-mdm."
         ) from error
-    _check_backbone(backbone, hidden_size, mask_id, mark, name or trained_on.get("class", ""), any_backbone)
+
+
+def _head_of(kind: str, **settings: Any) -> HeadConfig:
+    if kind not in _KINDS:
+        raise ValueError(f"head {kind!r} is none of {', '.join(_KINDS)}")
+    return _KINDS[kind](**settings)
+
+
+def load(path: str | PathLike[str], backbone: Backbone, *, any_backbone: bool = False) -> PrismModel:
+    """Put the corrector at `path` on the backbone it was trained for; `any_backbone` forgoes that check."""
+    folder, corrector = Folder(Path(path), CorrectorError), describe(path)
+    _check_backbone(backbone, corrector, any_backbone)
     folder.json(_PEFT)
-    if _sha256(folder.file(_WEIGHTS)) != sha256:
+    if _sha256(folder.file(_WEIGHTS)) != corrector.sha256:
         raise CorrectorError(
             f"{folder.path / _WEIGHTS} is truncated or damaged (its SHA-256 is not the one in {_PRISM}); copy it again."
         )
     tensors = folder.tensors(_WEIGHTS)
-
     try:
-        model = attach(backbone, head, lora=lora)
+        model = attach(backbone, corrector.head, lora=corrector.lora)
     except ValueError as error:
         raise CorrectorError(f"{folder.path} does not fit this backbone: {error}") from error
     own = {key: value for key, value in model.state_dict().items() if _is_head(key) or _is_lora(key)}
@@ -332,41 +368,25 @@ def _vocabulary_layers(backbone: Backbone, names: list[str]) -> set[str]:
     return ran
 
 
-def _check_backbone(
-    backbone: Backbone, hidden_size: int, mask_id: int, mark: str, name: str, any_backbone: bool
-) -> None:
-    facts = backbone.facts
-    if facts.hidden_size != hidden_size:
+def _check_backbone(backbone: Backbone, corrector: Corrector, any_backbone: bool) -> None:
+    facts, name = backbone.facts, corrector.name or "a backbone"
+    if facts.hidden_size != corrector.hidden_size:
         raise CorrectorError(
-            f"This corrector is made for {name} with hidden size {hidden_size}; the backbone given has "
+            f"This corrector was trained for {name} with hidden size {corrector.hidden_size}; the backbone given has "
             f"{facts.hidden_size}. Load it onto the backbone it was trained for."
         )
     if any_backbone:
         return
-    if facts.mask_id != mask_id:
+    if facts.mask_id != corrector.mask_id:
         raise CorrectorError(
-            f"This corrector was trained with mask id {mask_id}; the backbone given uses {facts.mask_id}. "
-            f"Load the backbone with mask_id={mask_id}, or pass any_backbone=True."
+            f"This corrector was trained with mask id {corrector.mask_id}; the backbone given uses {facts.mask_id}. "
+            f"Load the backbone with mask_id={corrector.mask_id}, or pass any_backbone=True."
         )
-    if (other := fingerprint(backbone)) != mark:
+    if (mark := fingerprint(backbone)) != corrector.mark:
         raise CorrectorError(
-            f"This corrector was trained for {name} with fingerprint {mark}; the {type(backbone).__name__} given has "
-            f"fingerprint {other}. Load the backbone it was trained for, or pass any_backbone=True."
+            f"This corrector was trained for {name} with fingerprint {corrector.mark}; the {type(backbone).__name__} given "
+            f"has fingerprint {mark}. Load the backbone it was trained for, or pass any_backbone=True."
         )
-
-
-def _head_of(config: Mapping[str, Any] | None) -> HeadConfig | None:
-    if config is None:
-        return None
-    settings = dict(config)
-    kind = settings.pop("kind")
-    if kind not in _KINDS:
-        raise ValueError(f"head {kind!r} is none of {', '.join(_KINDS)}")
-    return _KINDS[kind](**settings)
-
-
-def _lora_of(config: Mapping[str, Any] | None) -> Lora | None:
-    return None if config is None else Lora(**{**config, "targets": tuple(config["targets"])})
 
 
 def _is_lora(name: str) -> bool:

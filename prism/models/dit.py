@@ -35,8 +35,12 @@ class DiTConfig:
     time_conditioning: bool = False
 
     def __post_init__(self) -> None:
-        if self.hidden_size % (2 * self.heads):
-            raise ValueError(f"hidden_size={self.hidden_size} must be a multiple of 2·heads = {2 * self.heads}.")
+        for name in ("vocab_size", "length", "hidden_size", "blocks", "heads", "cond_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1.")
+        check_heads(self.hidden_size, self.heads)
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout} must lie in [0, 1).")
         if not 0 <= self.mask_id < self.vocab_size:
             raise ValueError(f"mask_id={self.mask_id} is outside the vocabulary 0..{self.vocab_size - 1}.")
 
@@ -49,6 +53,12 @@ class DiTConfig:
     def owt() -> DiTConfig:
         """169,627,218 parameters: the GPT-2 vocabulary and a mask."""
         return DiTConfig(vocab_size=50258, mask_id=50257, length=1024)
+
+
+def check_heads(hidden_size: int, heads: int) -> None:
+    """Rotary positions turn pairs, so each head needs an even width."""
+    if heads < 1 or hidden_size % (2 * heads):
+        raise ValueError(f"hidden_size={hidden_size} must be a multiple of 2·heads, and heads={heads} at least 1.")
 
 
 class DiT(Backbone):

@@ -109,6 +109,11 @@ def listed(names: Iterable[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
+def first_line(error: Exception) -> str:
+    """The gist of another library's error, which may go on for pages."""
+    return str(error).strip().partition("\n")[0]
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 

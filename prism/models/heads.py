@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from prism.models.dit import DiTBlock, FinalLayer, rotary, zero_init
+from prism.models.dit import DiTBlock, FinalLayer, check_heads, rotary, zero_init
 from prism.state import Hidden, Mask, Scores
 
 
@@ -51,6 +51,9 @@ class BlockConfig(HeadConfig):
     heads: int = 12
     cond_size: int = 128
     dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_heads(self.hidden_size, self.heads)
 
     def build(self) -> QualityHead:
         return BlockHead(self)

@@ -18,13 +18,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prism.models.attach import PrismModel, base_weights, load
+from prism.models.attach import PrismModel, base_weights, describe, is_corrector, load
 from prism.models.backbone import Backbone
 from prism.models.dit import DiT, DiTConfig
-from prism.models.folder import Folder, ModelError, check_tensors, write_json, write_tensors
+from prism.models.folder import CorrectorError, Folder, ModelError, check_tensors, first_line, write_json, write_tensors
 from prism.models.masked_lm import MaskedLM
 
 _OURS = "prism-dit"
+_MDLM_FIELDS = {
+    "vocab_size": "vocab_size",
+    "length": "model_length",
+    "hidden_size": "hidden_dim",
+    "blocks": "n_blocks",
+    "heads": "n_heads",
+    "cond_size": "cond_dim",
+    "dropout": "dropout",
+    "time_conditioning": "time_conditioning",
+}
+"""Our names and those of kuleshov-group/mdlm-owt."""
 
 
 def load_backbone(
@@ -42,11 +53,13 @@ def load_backbone(
     folder = Folder(locate(name_or_path))
     config = folder.json("config.json")
     kind = config.get("model_type")
+    chosen = {} if mask_id is None else {"mask_id": mask_id}
     backbone: Backbone
     if kind == _OURS:
-        backbone = _load_dit(_our_config(config, folder, mask_id), weights(folder), folder.path)
+        settings = {key: value for key, value in config.items() if key != "model_type"}
+        backbone = _load_dit({**settings, **chosen}, weights(folder), folder)
     elif kind == "mdlm":
-        backbone = _load_dit(_mdlm_config(config, folder, mask_id), _mdlm_weights(folder), folder.path)
+        backbone = _load_dit({**_mdlm_settings(config, folder), **chosen}, _mdlm_weights(folder), folder)
     elif kind in _masked_lm_kinds():
         backbone = MaskedLM.from_pretrained(folder.path, mask_id, dtype=dtype)
     else:
@@ -90,12 +103,23 @@ def load_model(
     device: torch.device | str = "cpu",
     mask_id: int | None = None,
 ) -> PrismModel | Backbone:
-    """What `save_model` wrote, or a bare backbone."""
+    """What `save_model` wrote, a corrector folder that names its backbone, or a bare backbone."""
     path = locate(name_or_path)
-    if not (path / "backbone").is_dir():
-        return load_backbone(path, dtype=dtype, device=device, mask_id=mask_id)
-    backbone = load_backbone(path / "backbone", dtype=dtype, device=device, mask_id=mask_id)
-    return load(path / "corrector", backbone) if (path / "corrector").is_dir() else backbone
+    corrector = path if is_corrector(path) else path / "corrector"
+    if not is_corrector(corrector):
+        source = path / "backbone" if (path / "backbone").is_dir() else path
+        return load_backbone(source, dtype=dtype, device=device, mask_id=mask_id)
+    base = describe(corrector)
+    if not base.name:
+        raise CorrectorError(f"{corrector} does not say where its backbone is; load that and use load(path, backbone).")
+    beside = corrector / base.name
+    backbone = load_backbone(
+        beside if beside.is_dir() else base.name,
+        dtype=dtype,
+        device=device,
+        mask_id=base.mask_id if mask_id is None else mask_id,
+    )
+    return load(corrector, backbone)
 
 
 def locate(name_or_path: str | PathLike[str]) -> Path:
@@ -128,38 +152,22 @@ def weights(folder: Folder) -> dict[str, Tensor]:
     return tensors
 
 
-def _load_dit(config: DiTConfig, tensors: Mapping[str, Tensor], source: Path) -> DiT:
-    with torch.device("meta"):
-        model = DiT(config)
-    check_tensors(tensors, model.state_dict(), source, ModelError)
+def _load_dit(settings: Mapping[str, Any], tensors: Mapping[str, Tensor], folder: Folder) -> DiT:
+    try:
+        with torch.device("meta"):
+            model = DiT(DiTConfig(**settings))
+    except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
+        raise ModelError(f"{folder.path / 'config.json'} does not describe a DiT: {first_line(error)}") from error
+    check_tensors(tensors, model.state_dict(), folder.path, ModelError)
     model.load_state_dict(tensors, assign=True)
     return model
 
 
-def _our_config(config: Mapping[str, Any], folder: Folder, mask_id: int | None) -> DiTConfig:
-    settings = {key: value for key, value in config.items() if key != "model_type"}
-    try:
-        return DiTConfig(**settings if mask_id is None else {**settings, "mask_id": mask_id})
-    except (TypeError, ValueError, ZeroDivisionError) as error:
-        raise ModelError(f"{folder.path / 'config.json'} does not describe a DiT: {error}") from error
-
-
-def _mdlm_config(config: Mapping[str, Any], folder: Folder, mask_id: int | None) -> DiTConfig:
-    """The fields of kuleshov-group/mdlm-owt; its mask is the last id of the vocabulary."""
-    try:
-        return DiTConfig(
-            vocab_size=config["vocab_size"],
-            mask_id=config["vocab_size"] - 1 if mask_id is None else mask_id,
-            length=config["model_length"],
-            hidden_size=config["hidden_dim"],
-            blocks=config["n_blocks"],
-            heads=config["n_heads"],
-            cond_size=config["cond_dim"],
-            dropout=config["dropout"],
-            time_conditioning=config["time_conditioning"],
-        )
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise ModelError(f"{folder.path / 'config.json'} does not describe an MDLM: {error}") from error
+def _mdlm_settings(config: Mapping[str, Any], folder: Folder) -> dict[str, Any]:
+    if absent := sorted(_MDLM_FIELDS.values() - config.keys()):
+        raise ModelError(f"{folder.path / 'config.json'} lacks {', '.join(absent)}; copy it again from its source.")
+    settings = {ours: config[theirs] for ours, theirs in _MDLM_FIELDS.items()}
+    return {"mask_id": settings["vocab_size"] - 1, **settings}  # the mask is the last id of the vocabulary
 
 
 def _mdlm_weights(folder: Folder) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.models.backbone import Backbone, Cache, Facts
-from prism.models.folder import Folder, ModelError, listed
+from prism.models.folder import Folder, ModelError, first_line, listed
 from prism.state import Hidden, Mask, Tokens
 
 
@@ -69,7 +69,7 @@ class MaskedLM(Backbone):
                 ignore_mismatched_sizes=True,
             )
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-            raise ModelError(f"{path} cannot be loaded as a masked language model: {_first_line(error)}") from error
+            raise ModelError(f"{path} cannot be loaded as a masked language model: {first_line(error)}") from error
         misshapen = {name for name, *_ in info["mismatched_keys"]}
         if absent := sorted(info["missing_keys"] | misshapen):  # transformers would go on with random weights
             raise ModelError(
@@ -108,7 +108,7 @@ class MaskedLM(Backbone):
         except (AttributeError, RuntimeError) as error:
             raise ModelError(
                 f"{type(self.model).__name__} cannot be used: its vocabulary head is not one linear layer "
-                f"({_first_line(error)})."
+                f"({first_line(error)})."
             ) from error
         finally:
             for module, training in modes.items():
@@ -162,7 +162,3 @@ def _mask_id_of_tokenizer(path: Path) -> int | None:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(path, local_files_only=True).mask_token_id
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

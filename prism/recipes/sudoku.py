@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
 from prism.data import sudoku
@@ -17,7 +17,7 @@ TRAINING_BOARDS, VALIDATION_BOARDS = 48_000, 2_000
 """The paper's corpus sizes (Section 4.1)."""
 
 
-def board_tokens(count: int, seed: int, *, excluding: np.ndarray | None = None) -> Int[Tensor, "n l"]:
+def board_tokens(count: int, seed: int, *, excluding: np.ndarray | None = None) -> Integer[Tensor, "n l"]:
     """Complete boards as the model reads them."""
     return torch.from_numpy(sudoku.to_tokens(sudoku.boards(count, seed, excluding=excluding)))
 
@@ -29,14 +29,14 @@ def cells_only(rows: int, device: torch.device | str = "cpu") -> Mask:
     return maskable.expand(rows, sudoku.LENGTH)
 
 
-def examples(tokens: Int[Tensor, "n l"], *, seed: int, augment: bool) -> Shuffled:
+def examples(tokens: Integer[Tensor, "n l"], *, seed: int, augment: bool) -> Shuffled:
     """Boards in a fresh order every epoch, each under a fresh symmetry if asked."""
     return Shuffled(
         tokens, cells_only(len(tokens), tokens.device), seed=seed, augment=random_symmetry if augment else None
     )
 
 
-def validation_batch(tokens: Int[Tensor, "n l"], device: torch.device) -> Batch:
+def validation_batch(tokens: Integer[Tensor, "n l"], device: torch.device) -> Batch:
     return Batch(tokens.long().to(device), cells_only(len(tokens), device))
 
 

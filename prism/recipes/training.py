@@ -143,7 +143,7 @@ class AttachmentOptions:
     head_heads: int = 8
     """Attention heads of --head block."""
     tune_backbone: bool = True
-    """Train the backbone too; with --no_tune_backbone or LoRA it stays as it is."""
+    """Train the backbone too; with `false`, or with LoRA, it stays as it is."""
     lora_rank: int | None = None
     """Adapt the frozen backbone with LoRA of this rank instead of training it."""
     lora_alpha: float | None = None

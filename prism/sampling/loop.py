@@ -150,7 +150,8 @@ class _Plan:
             s=numbers[5],
             schedule=schedule,
             rests_when_full=policy.rests_when_full,
-            may_end_early=policy.rests_when_full and (policy.law is Law.FREE or steps > int(lengths.max())),
+            may_end_early=policy.rests_when_full
+            and (policy.law is Law.FREE or block is not None or steps > int(lengths.max())),
         )
 
     @property

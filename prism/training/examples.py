@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Int, Integer
 from torch import Tensor
 
 from prism.losses.masking import Batch
@@ -17,6 +17,7 @@ from prism.noise import Noise
 from prism.state import Mask, Tokens
 
 
+@runtime_checkable
 class Examples(Protocol):
     """Clean sequences by number. Row i of the run is the same sequence whenever and wherever it is asked for."""
 
@@ -27,8 +28,8 @@ class Examples(Protocol):
 class Shuffled(Examples):
     """A table of sequences in a fresh order every epoch. On the GPU already, no example crosses the bus."""
 
-    tokens: Int[Tensor, "n l"]
-    """Any integer type."""
+    tokens: Integer[Tensor, "n l"]
+    """Of any integer type."""
     maskable: Mask | None = None
     attend: Mask | None = None
     seed: int = 0

@@ -86,12 +86,12 @@ class RunFolder:
         self._prune()
         _write(self.path / "settings.json", json.dumps(description, indent=2) + "\n")
 
-    def note(self, line: Mapping[str, float]) -> None:
+    def note(self, step: int, figures: Mapping[str, float]) -> None:
         if self.is_main:
             with self.log.open("a", encoding="utf-8") as log:
-                log.write(json.dumps(line) + "\n")
+                log.write(json.dumps({"step": step, **figures}) + "\n")
 
-    def history(self) -> list[dict[str, float]]:
+    def history(self) -> list[dict[str, Any]]:
         lines = self.log.read_text(encoding="utf-8").splitlines(keepends=True) if self.log.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]  # a killed process may leave half a line
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,9 +41,11 @@ class Trained:
 
     steps: int
     checkpoint: Path
-    history: list[dict[str, float]]
+    history: list[dict[str, Any]]
     """The lines of log.jsonl."""
     has_ema: bool
+    is_main: bool
+    """Whether this process is the one, of those that trained together, to write and print."""
 
     def last(self, figure: str) -> float:
         """The latest value of one figure of the history."""
@@ -55,7 +58,7 @@ def train(
     examples: Examples,
     settings: Optimisation,
     *,
-    folder: Path,
+    folder: str | PathLike[str],
     resume: bool = False,
     evaluate: Callable[[Model, int], Mapping[str, float]] | None = None,
     trackers: tuple[str, ...] = (),
@@ -71,6 +74,7 @@ def train(
     the main one are logged. `trackers` may name tensorboard and wandb. The device is accelerate's choice: a GPU where there
     is one, else the CPU (`ACCELERATE_USE_CPU=true` insists). torch's global random generator is reseeded at every step.
     """
+    folder = Path(folder)
     accelerator = _accelerator(folder, trackers)
     device = accelerator.device
     share = Share(settings.batch, settings.accumulate, accelerator.num_processes, accelerator.process_index)
@@ -80,21 +84,19 @@ def train(
     accelerator.wait_for_everyone()  # before the main process fills the folder the others look into
 
     objective = Objective(model, loss, settings.precision)
-    if settings.compile:
-        for part in blocks_of(model) if is_sharded(accelerator) else [_backbone(model)]:
-            part.compile(dynamic=False)
     shared = distribute(objective, accelerator)
+    to_compile = blocks_of(model) if is_sharded(accelerator) else [_backbone(model)]
     weights = trainable(model)
     optimizer = _optimizer(model, settings, device)
     ema = None if settings.ema is None else Ema(weights, settings.ema)
     begin = run.load(weights, optimizer, ema)
     run.tidy(description, begin)
     accelerator.wait_for_everyone()
-    accelerator.init_trackers("tracking", description, {"tensorboard": {"purge_step": begin + 1}})
 
     model.train()
     meter = Meter(accelerator, share, run, begin)
-    with progress_bar(settings.steps, begin, shown=progress and run.is_main) as bar:
+    bar = progress_bar(settings.steps, begin, shown=progress and run.is_main)
+    with bar, _tracking(accelerator, description, begin), _compiled(to_compile if settings.compile else []):
         for step in range(begin, settings.steps):
             for group in optimizer.param_groups:
                 group["lr"] = settings.lr_of(group["name"]) * settings.lr_share(step)
@@ -121,13 +123,13 @@ def train(
             if settings.due(done, settings.log_every):
                 figures = meter.read()
                 figures |= {f"lr/{group['name']}": group["lr"] for group in optimizer.param_groups}
-                run.note({"step": done, **figures})
+                run.note(done, figures)
                 accelerator.log(figures, step=done)
                 bar.update(bar.task_ids[0], loss=figures["loss"], pace=figures["rows_per_second"])
             if evaluate is not None and settings.due(done, settings.evaluate_every):
                 with meter.paused(), objective.evaluating(ema, shared):
                     scores = {f"evaluation/{name}": float(score) for name, score in evaluate(model, done).items()}
-                run.note({"step": done, **scores})
+                run.note(done, scores)
                 accelerator.log(scores, step=done)
             if settings.due(done, settings.checkpoint_every):
                 with meter.paused():
@@ -136,10 +138,9 @@ def train(
                     run.save(done, weights, optimizer, ema)
                     accelerator.wait_for_everyone()
 
-    for tracker in accelerator.trackers:
-        tracker.finish()
     model.eval()
-    return Trained(settings.steps, run.checkpoint(settings.steps), run.history(), has_ema=ema is not None)
+    checkpoint = run.checkpoint(settings.steps)
+    return Trained(settings.steps, checkpoint, run.history(), has_ema=ema is not None, is_main=run.is_main)
 
 
 class Objective(nn.Module):
@@ -193,6 +194,28 @@ def _accelerator(folder: Path, trackers: tuple[str, ...]) -> accelerate.Accelera
             # A loss that never reaches the vocabulary head leaves it without a gradient: the same weights at every step.
             kwargs_handlers=[DistributedDataParallelKwargs(static_graph=True)],
         )
+
+
+@contextmanager
+def _tracking(accelerator: accelerate.Accelerator, description: Mapping[str, Any], begin: int) -> Iterator[None]:
+    accelerator.init_trackers("tracking", dict(description), {"tensorboard": {"purge_step": begin + 1}})
+    try:
+        yield
+    finally:
+        for tracker in accelerator.trackers:
+            tracker.finish()
+
+
+@contextmanager
+def _compiled(parts: list[nn.Module]) -> Iterator[None]:
+    """For training's few shapes; sampling brings many, for which compiling does not pay."""
+    for part in parts:
+        part.compile(dynamic=False)
+    try:
+        yield
+    finally:
+        for part in parts:
+            part._compiled_call_impl = None
 
 
 def _backbone(model: Model) -> Backbone:

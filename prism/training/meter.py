@@ -90,7 +90,7 @@ class Meter:
             process, micro = divmod(int(bad[:, step].flatten().int().argmax()), self.share.accumulate)
             rows = replace(self.share, process=process).rows(self.first + step, micro)
             raise TrainingError(
-                f"Step {self.first + step}: the loss is {losses[process, step, micro, 0]:g} and the gradient's norm "
+                f"Step {self.first + step + 1}: the loss is {losses[process, step, micro, 0]:g} and the gradient's norm "
                 f"{norms[step]:g}, met on rows {rows.start} to {rows.stop - 1}, which are examples.batch({rows}, …); "
                 f"{self.run.advice()}"
             )

@@ -28,6 +28,8 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 
 def distribute(objective: nn.Module, accelerator: accelerate.Accelerator) -> nn.Module:
     """`objective` on its device, and shared among the processes if there are several."""
+    if accelerator.num_processes == 1:
+        return objective.to(accelerator.device)
     if not is_sharded(accelerator):
         return accelerator.prepare_model(objective)
 

@@ -26,7 +26,7 @@ MATRIX = pytest.mark.parametrize(
 
 
 def lora_for(name: str, **settings: float) -> Lora:
-    return Lora(**{"rank": 2, "alpha": 4, **settings}, targets=BACKBONES[name][1])
+    return Lora(**{"rank": 2, "alpha": 4.0, **settings}, targets=BACKBONES[name][1])
 
 
 def answers(model: PrismModel | Backbone, attend: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -59,7 +59,7 @@ def test_attaching_training_saving_loading_and_detaching(name, head, tmp_path):
     base_weights = {key: value.clone() for key, value in backbone.state_dict().items()}
     base_modules = dict(backbone.named_modules())
 
-    model = attach(backbone, head, lora=Lora(rank=2, alpha=4, targets=targets))
+    model = attach(backbone, head, lora=Lora(rank=2, alpha=4.0, targets=targets))
     logits, quality = answers(model)
     torch.testing.assert_close(logits, base_logits, atol=1e-6, rtol=1e-6)
     assert not quality.any()
@@ -196,25 +196,25 @@ def test_quality_is_read_at_its_own_position_even_where_logits_are_shifted():
 
 def test_lora_never_reaches_the_vocabulary_projection():
     """`linear` and `dense` are also the ending of layers before it; `decoder` and the DiT's output layer are it alone."""
-    model = attach(bert(), HEADS[0], lora=Lora(rank=2, alpha=4, targets=("dense", "query")))
+    model = attach(bert(), HEADS[0], lora=Lora(rank=2, alpha=4.0, targets=("dense", "query")))
     names = {key for key, _ in model.named_parameters() if ".lora_A." in key}
     assert any("cls.predictions.transform.dense" in key for key in names)
     assert not any("decoder" in key for key in names)
     for backbone, target in ((bert(), "decoder"), (dit(), "linear")):
         with pytest.raises(ValueError, match="match no linear layer of the backbone before its vocabulary projection"):
-            attach(backbone, HEADS[0], lora=Lora(rank=2, alpha=4, targets=(target,)))
+            attach(backbone, HEADS[0], lora=Lora(rank=2, alpha=4.0, targets=(target,)))
 
 
 def test_targets_are_whole_words_and_must_all_exist():
-    model = attach(dit(), HEADS[0], lora=Lora(rank=2, alpha=4, targets=("blocks.1.mlp.0",)))
+    model = attach(dit(), HEADS[0], lora=Lora(rank=2, alpha=4.0, targets=("blocks.1.mlp.0",)))
     assert len(model.trainable()["lora"]) == 2
     with pytest.raises(ValueError, match=r"\['qkv'\] match no linear layer .* end in 0, 2, adaLN_modulation"):
-        attach(dit(), HEADS[0], lora=Lora(rank=2, alpha=4, targets=("attn_out", "qkv")))
+        attach(dit(), HEADS[0], lora=Lora(rank=2, alpha=4.0, targets=("attn_out", "qkv")))
 
 
 def test_many_targets_are_told_apart_from_the_heads_own_layers(tmp_path):
     """From 20 targets on PEFT shortens the list to common suffixes, and the block head has an `attn_qkv` too."""
-    model = attach(dit(blocks=21), HEADS[1], lora=Lora(rank=1, alpha=1, targets=("attn_qkv",)))
+    model = attach(dit(blocks=21), HEADS[1], lora=Lora(rank=1, alpha=1.0, targets=("attn_qkv",)))
     assert len(model.trainable()["lora"]) == 42
     model.save(tmp_path / "c")
     assert len(json.loads((tmp_path / "c" / "adapter_config.json").read_text())["target_modules"]) == 21
@@ -232,9 +232,9 @@ def test_what_cannot_be_attached_is_refused():
     with pytest.raises(ValueError, match="nothing to train"):
         attach(dit(), None)
     with pytest.raises(ValueError, match="rank=0"):
-        Lora(rank=0, alpha=1, targets=("query",))
+        Lora(rank=0, alpha=1.0, targets=("query",))
     with pytest.raises(ValueError, match="dropout=1"):
-        Lora(rank=1, alpha=1, targets=("query",), dropout=1.0)
+        Lora(rank=1, alpha=1.0, targets=("query",), dropout=1.0)
     backbone = dit()
     attach(backbone, HEADS[0], lora=lora_for("dit"))
     with pytest.raises(ValueError, match="already has LoRA"):
@@ -316,7 +316,7 @@ def test_what_the_folder_holds(model, corrector):
     config = json.loads((corrector / "prism_config.json").read_text())
     assert config["format"] == 1
     assert config["head"] == {"kind": "Block", "hidden_size": SIZE, "heads": 2, "cond_size": 6, "dropout": 0.0}
-    assert config["lora"] == {"rank": 2, "alpha": 4, "dropout": 0.0, "targets": ["attn_qkv", "mlp.0"]}
+    assert config["lora"] == {"rank": 2, "alpha": 4.0, "dropout": 0.0, "targets": ["attn_qkv", "mlp.0"]}
     assert config["backbone"]["name"] == "someone/tiny-dit"
     assert config["backbone"]["class"] == "DiT"
     assert config["backbone"]["facts"]["mask_id"] == MASK
@@ -412,9 +412,9 @@ DAMAGES = {
     ),
     "unknown head setting": (lambda c: edit(c, head={"kind": "Block", "size": 3}), "damaged or of an unknown kind"),
     "no settings": (lambda c: edit(c, backbone={}), "damaged or of an unknown kind"),
-    "bad lora": (lambda c: edit(c, lora={"rank": 0, "alpha": 1, "targets": ["attn_qkv"]}), "rank=0"),
+    "bad lora": (lambda c: edit(c, lora={"rank": 0, "alpha": 1.0, "targets": ["attn_qkv"]}), "rank=0"),
     "other lora layers": (
-        lambda c: edit(c, lora={"rank": 2, "alpha": 4, "targets": ["nothing"]}),
+        lambda c: edit(c, lora={"rank": 2, "alpha": 4.0, "targets": ["nothing"]}),
         "match no linear layer",
     ),
     "weights cut off": (lambda c: (c / WEIGHTS).write_bytes((c / WEIGHTS).read_bytes()[:-1]), "truncated or damaged"),

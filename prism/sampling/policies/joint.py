@@ -29,11 +29,15 @@ class _Joint(Policy):
         return Law.EXACT
 
 
-def _own_log_probability(now: Moment) -> Scores:
-    """log f^i(x^i | x) at committed positions."""
+def _own_probability(now: Moment) -> Scores:
+    """f^i(x^i | x) at committed positions, rounded as drafts are: equally certain tokens must tie."""
     committed = now.state.committed
     tokens = now.state.tokens[committed][:, None]
-    return spread(now.likelihood(committed).gather(-1, tokens)[:, 0].double(), committed, fill=0.0)
+    return spread(now.likelihood(committed).gather(-1, tokens)[:, 0].exp().float(), committed, fill=1.0)
+
+
+def _log(probability: Scores) -> Scores:
+    return probability.double().clamp_min(1e-300).log()  # finite, so that η = 0 times it is 0
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class P2Self(_Joint):
     eta: float = 1.0
 
     def scores(self, now: Moment, draft: Draft) -> Scores:
-        return torch.where(now.state.masked, draft.probability.double().log(), self.eta * _own_log_probability(now))
+        return torch.where(now.state.masked, _log(draft.probability), self.eta * _log(_own_probability(now)))
 
     @property
     def cites(self) -> tuple[str, ...]:
@@ -61,7 +65,7 @@ class P2SelfPaper(_Joint):
     eta: float = 1.0
 
     def scores(self, now: Moment, draft: Draft) -> Scores:
-        return torch.where(now.state.masked, self.eta * draft.probability.double(), _own_log_probability(now).exp())
+        return torch.where(now.state.masked, self.eta * draft.probability.double(), _own_probability(now).double())
 
     @property
     def cites(self) -> tuple[str, ...]:
@@ -73,7 +77,7 @@ class RDM(_Joint):
     """Both by log f^i of their token (reparameterised discrete diffusion, Zheng et al. 2023, Section 4.3)."""
 
     def scores(self, now: Moment, draft: Draft) -> Scores:
-        return torch.where(now.state.masked, draft.probability.double().log(), _own_log_probability(now))
+        return torch.where(now.state.masked, _log(draft.probability), _log(_own_probability(now)))
 
     @property
     def cites(self) -> tuple[str, ...]:

@@ -1,0 +1,273 @@
+"""Bad command lines: one clear line, a non-zero exit, no traceback, nothing written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prism.cli import main
+
+# {m}: tiny models, {f}: good and bad files, {o}: a folder that does not exist yet. After the bar: what the line must say.
+EVALUATE = "evaluate sudoku --model {m}/sudoku --puzzles {f}/puzzles.txt"
+SAMPLE = "sample --model {m}/sudoku"
+PRETRAIN = "pretrain --output {o} --hidden_size 16 --layers 1 --heads 2 --boards 8 --held_out 2 --batch 2 --steps 1"
+FINETUNE = "finetune --model {m}/plain --output {o} --boards 8 --held_out 2 --batch 2 --steps 1"
+
+LINES = f"""
+evalute | unknown command 'evalute' (did you mean 'evaluate'?)
+smaple | did you mean 'sample'
+--polcy prism | unknown command
+evaluate chess | unknown task of prism evaluate 'chess'
+evaluate sudok | did you mean 'sudoku'
+compare owt | unknown task
+evaluate --model x | unknown task
+reproduce | unknown command
+{EVALUATE} --stpes 3 | did you mean '--steps'
+{EVALUATE} --polcy prism | did you mean '--policy'
+{EVALUATE} --sed 3 | did you mean '--seed'
+{EVALUATE} --puzzle x | did you mean '--puzzles'
+{EVALUATE} --frobnicate | --frobnicate is not an option of prism evaluate sudoku
+{EVALUATE} --k-blocks 3 | did you mean '--k_block'
+{EVALUATE} --nuclues .9 | did you mean '--nucleus'
+{EVALUATE} leftover | leftover
+{EVALUATE} --steps x | --steps
+{EVALUATE} --steps 1.5 | --steps
+{EVALUATE} --steps | --steps
+{EVALUATE} --steps 0 | steps=0
+{EVALUATE} --steps -3 | steps=-3
+{EVALUATE} --k x | --k
+{EVALUATE} --k -1 | K=-1
+{EVALUATE} --k 52 | --k 52 is more than the 51 positions
+{EVALUATE} --k 1000000 | more than the 51
+{EVALUATE} --k_block 52 | more than the 51
+{EVALUATE} --k 3 --eta .1 | give one of them
+{EVALUATE} --k 3 --k_block 2 | give one of them
+{EVALUATE} --eta 1.5 | eta=1.5
+{EVALUATE} --eta -.1 | eta=-0.1
+{EVALUATE} --eta x | --eta
+{EVALUATE} --cap true | --cap limits --eta
+{EVALUATE} --cap maybe --eta .1 | --cap
+{EVALUATE} --on 2 | on and off
+{EVALUATE} --on -1 | on and off
+{EVALUATE} --on .6 --off .4 | on and off
+{EVALUATE} --off 1.01 | on and off
+{EVALUATE} --policy prsim | did you mean 'prism'
+{EVALUATE} --policy PRISM | Unknown policy 'PRISM'
+{EVALUATE} --policy remdm | Unknown policy 'remdm'
+{EVALUATE} --policy | --policy
+{EVALUATE} --policy "" | Unknown policy
+{EVALUATE} --order rnadom | did you mean 'random'
+{EVALUATE} --order left | Unknown order
+{EVALUATE} --policy rdm --order margin | the policy 'rdm' does not use it
+{EVALUATE} --policy rcr --k 3 | does not use it
+{EVALUATE} --policy vanilla --k 3 | --k: the policy 'vanilla' does not use it
+{EVALUATE} --policy vanilla --on .5 | --on
+{EVALUATE} --policy remdm-cap --k 3 | does not use it
+{EVALUATE} --policy remdm-cap --on .5 --off .6 | --on, --off
+{EVALUATE} --policy remdm-conf --eta .3 | does not use it
+{EVALUATE} --policy threshold --order margin | does not use it
+{EVALUATE} --policy dream-entropy --eta .3 | does not use it
+{EVALUATE} --temperature -1 | temperature=-1.0
+{EVALUATE} --temperature hot | --temperature
+{EVALUATE} --temperature nan | --temperature
+{EVALUATE} --top_k 0 | top_k=0
+{EVALUATE} --top_k -5 | top_k=-5
+{EVALUATE} --top_k many | --top_k
+{EVALUATE} --nucleus 1.1 | nucleus=1.1
+{EVALUATE} --nucleus -.1 | nucleus=-0.1
+{EVALUATE} --nucleus x | --nucleus
+{EVALUATE} --keep_crossing 7 | --keep_crossing
+{EVALUATE} --schedule lienar | did you mean 'linear'
+{EVALUATE} --schedule sqrt | Unknown schedule
+{EVALUATE} --seed x | --seed
+{EVALUATE} --seed 1.5 | --seed
+{EVALUATE} --limit 0 | --limit 0
+{EVALUATE} --limit -2 | --limit -2
+{EVALUATE} --limit x | --limit
+{EVALUATE} --batch 0 | --batch 0
+{EVALUATE} --batch -1 | --batch -1
+{EVALUATE} --batch x | --batch
+{EVALUATE} --device tpu9 | --device tpu9
+{EVALUATE} --device cuda:99 | no such GPU
+{EVALUATE} --device "" | --device
+{EVALUATE} --dtype int8 | --dtype int8
+{EVALUATE} --dtype float99 | --dtype float99
+{EVALUATE} --json {{f}} | that is a folder
+{EVALUATE} --json {{f}}/no/such/out.json | cannot write into
+{EVALUATE} --json /proc/out.json | /proc
+{EVALUATE} --config {{f}}/missing.yaml | missing.yaml
+{EVALUATE} --config {{f}}/bad.yaml | config
+{EVALUATE} --config {{f}}/unknown.yaml | stpes
+evaluate sudoku --model {{m}}/sudoku --puzzles {{f}}/missing.txt | missing.txt
+evaluate sudoku --model {{m}}/sudoku --puzzles {{f}}/short.txt | line 2
+evaluate sudoku --model {{m}}/sudoku --puzzles {{f}}/letter.txt | line 1
+evaluate sudoku --model {{m}}/sudoku --puzzles {{f}}/clash.txt | two 5s
+evaluate sudoku --model {{m}}/sudoku --puzzles {{f}}/empty.txt | empty.txt
+evaluate sudoku --model {{m}}/sudoku --puzzles {{f}}/bytes.txt | bytes.txt
+evaluate sudoku --model {{m}}/sudoku --puzzles {{f}} | {{f}}
+evaluate sudoku --puzzles {{f}}/puzzles.txt --model {{m}}/nothing | nothing
+evaluate sudoku --puzzles {{f}}/puzzles.txt --model {{f}} | config.json
+evaluate sudoku --puzzles {{f}}/puzzles.txt --model {{m}}/broken | model.safetensors
+evaluate sudoku --puzzles {{f}}/puzzles.txt --model {{m}}/plain | needs a quality head
+evaluate sudoku --puzzles {{f}}/puzzles.txt --model {{m}}/words | A Sudoku model has vocabulary 11
+evaluate sudoku --puzzles {{f}}/puzzles.txt --model {{m}}/sudoku --mask_id 11 | mask_id=11
+evaluate sudoku --puzzles {{f}}/puzzles.txt --model {{m}}/sudoku --mask_id -1 | mask_id=-1
+evaluate sudoku --puzzles {{f}}/puzzles.txt --model {{m}}/sudoku --mask_id x | --mask_id
+compare sudoku --model {{m}}/sudoku --puzzles {{f}}/puzzles.txt --policies vanilla,,prism | Unknown policy ''
+compare sudoku --model {{m}}/sudoku --puzzles {{f}}/puzzles.txt --policies vanilla,prsim | did you mean 'prism'
+compare sudoku --model {{m}}/sudoku --puzzles {{f}}/puzzles.txt --policies [] | Unknown policy '[]'
+compare sudoku --model {{m}}/sudoku --puzzles {{f}}/puzzles.txt --k 60 | more than the 51
+compare sudoku --model {{m}}/sudoku --puzzles {{f}}/puzzles.txt --steps 0 | steps=0
+compare sudoku --model {{m}}/sudoku --puzzles {{f}}/puzzles.txt --order best | Unknown order
+compare sudoku --model {{m}}/plain --puzzles {{f}}/puzzles.txt --steps 2 | needs a quality head
+compare sudoku --model {{m}}/sudoku --puzzles {{f}}/missing.txt | missing.txt
+compare sudoku --model {{m}}/sudoku --puzzle x | did you mean
+{SAMPLE} --count 0 | --count 0
+{SAMPLE} --count -2 | --count -2
+{SAMPLE} --count x | --count
+{SAMPLE} --steps 0 | steps=0
+{SAMPLE} --prompt 53 | 81
+{SAMPLE} --prompt "{"1" * 81}" | row 1
+{SAMPLE} --prompt "{"x" * 81}" | 'x'
+{SAMPLE} --block 0 | block=0
+{SAMPLE} --block -4 | block=-4
+{SAMPLE} --block 9 --steps 3 | blocks of 9
+{SAMPLE} --policy nope | Unknown policy
+{SAMPLE} --lenght 3 | did you mean '--length'
+{SAMPLE} --k 82 | more than the 81
+sample --model {{m}}/words --length 3 --prompt "1 2 3 4" | shorter than the prompt
+sample --model {{m}}/words --prompt "1 2 9" | expected an id in 0..6
+sample --model {{m}}/words --prompt "one two" | expected an id
+sample --model {{m}}/words --prompt "-1" | expected an id
+sample --model {{m}}/words --prompt "1 2" --length 2 | nothing to generate
+sample --model {{m}}/words --length 0 | --length
+sample --model {{m}}/words --length x | --length
+sample --model {{m}}/plain | needs a quality head
+sample --model {{m}}/nothing | nothing
+sample --model "" | model
+sample --model no/such/model/anywhere | no/such/model/anywhere
+sample --model bad:name | bad:name
+score --model {{m}}/sudoku | --text or with --file
+score --model {{m}}/sudoku --text 12 --file {{f}}/puzzles.txt | one of them
+score --model {{m}}/sudoku --file {{f}}/missing.txt | no such file
+score --model {{m}}/sudoku --file {{f}} | no such file
+score --model {{m}}/sudoku --text "" | nothing to score
+score --model {{m}}/sudoku --text "   " | nothing to score
+score --model {{m}}/sudoku --text 123 | 81
+score --model {{m}}/sudoku --file {{f}}/bytes.txt | 
+score --model {{m}}/words --text "1 2 7" | expected an id in 0..6
+score --model {{m}}/words --text "a b" | expected an id
+score --model {{m}}/plain --text {"." * 81} | no quality head
+score --model {{m}}/broken --text {"." * 81} | model.safetensors
+score --modle x | did you mean '--model'
+score --text 1 --model {{m}}/sudoku --json {{f}} | that is a folder
+{PRETRAIN} --steps 0 | steps=0
+{PRETRAIN} --steps x | --steps
+{PRETRAIN} --batch 0 | batch=0
+{PRETRAIN} --batch -4 | batch=-4
+{PRETRAIN} --accumulate 0 | accumulate=0
+{PRETRAIN} --accumulate 3 | accumulate
+{PRETRAIN} --lr 0 | lr=0
+{PRETRAIN} --lr -1 | lr=-1
+{PRETRAIN} --lr fast | --lr
+{PRETRAIN} --clip 0 | clip=0
+{PRETRAIN} --warmup 5 | warmup=5
+{PRETRAIN} --warmup -1 | warmup=-1
+{PRETRAIN} --rate cosinus | did you mean 'cosine'
+{PRETRAIN} --ema 1 | ema=1
+{PRETRAIN} --ema -.5 | ema=-0.5
+{PRETRAIN} --precision fp8 | Unknown precision
+{PRETRAIN} --compile perhaps | --compile
+{PRETRAIN} --seed x | --seed
+{PRETRAIN} --log_every 0 | log_every=0
+{PRETRAIN} --evaluate_every 0 | evaluate_every=0
+{PRETRAIN} --checkpoint_every 0 | checkpoint_every=0
+{PRETRAIN} --keep 0 | keep=0
+{PRETRAIN} --masking sometimes | Unknown masking
+{PRETRAIN} --weighting heavy | Unknown weighting
+{PRETRAIN} --hidden_size 15 | hidden_size=15
+{PRETRAIN} --hidden_size 0 | hidden_size
+{PRETRAIN} --heads 0 | heads
+{PRETRAIN} --heads 3 | multiple of
+{PRETRAIN} --layers x | --layers
+{PRETRAIN} --layers 0 | blocks=0
+{PRETRAIN} --dropout 1 | dropout=1
+{PRETRAIN} --boards 0 | --boards 0
+{PRETRAIN} --boards x | --boards
+{PRETRAIN} --held_out 0 | --held_out 0
+{PRETRAIN} --held_out -1 | --held_out -1
+{PRETRAIN} --trackers [mlflow] | mlflow
+{PRETRAIN} --data {{f}}/missing.npy | missing.npy
+{PRETRAIN} --data {{f}}/floats.npy | expected integers
+{PRETRAIN} --data {{f}}/flat.npy | expected integers of shape
+{PRETRAIN} --data {{f}}/none.npy | empty
+{PRETRAIN} --data {{f}}/text.npy | not a .npy array
+{PRETRAIN} --data {{f}}/rows.npy --vocab_size 3 | 0..2
+{PRETRAIN} --data {{f}}/rows.npy --held_out 40 | leaves none
+{PRETRAIN} --resmue true | did you mean '--resume'
+{PRETRAIN} --output | --output
+pretrain --steps 1 | output
+{FINETUNE} --head big | Unknown head
+{FINETUNE} --head none | --head none
+{FINETUNE} --k 0 | k=0
+{FINETUNE} --ys 0 | ys=0
+{FINETUNE} --regulariser -1 | regulariser=-1
+{FINETUNE} --choose best | Unknown rule
+{FINETUNE} --target truth | Unknown target
+{FINETUNE} --temperature -1 | temperature=-1
+{FINETUNE} --nucleus 2 | nucleus=2
+{FINETUNE} --lora_rank 0 | rank=0
+{FINETUNE} --lora_rank 2 --lora_dropout 1 | dropout=1
+{FINETUNE} --lora_rank 2 --lora_targets [nothing] | nothing
+{FINETUNE} --head block --head_heads 5 | 5
+{FINETUNE} --data {{f}}/large.npy | 0..10
+{FINETUNE} --tune_backbone perhaps | --tune_backbone
+{FINETUNE} --steps -1 | steps=-1
+finetune --output {{o}} | model
+finetune --model {{m}}/nothing --output {{o}} | nothing
+finetune --model {{m}}/broken --output {{o}} | model.safetensors
+cite --policy nope | Unknown policy
+cite --polcy x | did you mean '--policy'
+cite --order nope | Unknown order
+demo --puzzle 53 --model {{m}}/sudoku | 81
+demo --puzzle {"1" * 81} --model {{m}}/sudoku | contradict
+demo --puzzle {"." * 81} --model {{m}}/sudoku | more than one solution
+demo --puzzle {"12345678." + "........9" + "." * 63} --model {{m}}/sudoku | no solution
+demo --count 0 --model {{m}}/sudoku | --count 0
+demo --tally -1 --model {{m}}/sudoku | --tally -1
+demo --clues 16 --model {{m}}/sudoku | 16
+demo --clues 82 --model {{m}}/sudoku | 82
+demo --k -1 --model {{m}}/sudoku | K=-1
+demo --model {{m}}/words | vocabulary 11
+demo --model {{m}}/nothing | nothing
+""".strip("\n").split("\n")
+
+
+def words(line: str, **paths: Path) -> list[str]:
+    import shlex
+
+    return [word.format(m=paths["models"], f=paths["files"], o=paths["out"]) for word in shlex.split(line)]
+
+
+def test_there_are_two_hundred() -> None:
+    assert len(LINES) >= 200
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line.partition(" | ")[0].replace("/", "_")[-60:])
+def test_bad_command_line(
+    line: str, models: Path, files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, _, expected = line.partition(" | ")
+    out = tmp_path / "out"
+    before = sorted(files.rglob("*"))
+    code = main(words(command, models=models, files=files, out=out))
+    error = capsys.readouterr().err.strip()
+    assert code in (1, 2), error
+    assert error.startswith("prism: ")
+    assert "\n" not in error
+    assert "Traceback" not in error
+    assert "(a bug?" not in error, error
+    assert expected.strip().format(f=files) in error, error
+    assert sorted(files.rglob("*")) == before
+    assert not out.exists()
