@@ -141,7 +141,8 @@ class Prediction:
             self._shift
         ):  # a shifted model predicts token i at position i - shift; the first positions predict themselves
             hidden = torch.cat([hidden[:, : self._shift], hidden[:, : -self._shift]], dim=1)
-        return self._unembed(hidden[where])
+        # index_select, not hidden[where]: its gradient adds rows instead of sorting them
+        return self._unembed(hidden.flatten(0, 1).index_select(0, where.flatten().nonzero()[:, 0]))
 
     def log_probabilities(self, where: Mask) -> Float[Tensor, "n v"]:
         """log f^i(· | x) at the positions of `where`; the mask token and other forbidden ids have probability 0."""

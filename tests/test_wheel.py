@@ -31,7 +31,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wheel_holds_everything(wheel: Path) -> None:
     packed = set(zipfile.ZipFile(wheel).namelist())
     wanted = {
-        str(path.relative_to(ROOT)) for path in (ROOT / "prism").rglob("*") if path.is_file() and "__pycache__" not in path.parts
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "prism").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
     }
     assert wanted - packed == set()
     assert [name for name in packed if name.startswith(("tests", "docs", "vendor"))] == []
@@ -40,7 +42,18 @@ def test_wheel_holds_everything(wheel: Path) -> None:
 def test_wheel_works_from_elsewhere(wheel: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(site), str(wheel)],
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--no-index",
+            "--target",
+            str(site),
+            str(wheel),
+        ],
         check=True,
     )
     script = f"import sys; sys.path.insert(0, {str(site)!r}); import prism, prism.cli; print(prism.__file__); prism.cli.main(['cite'])"

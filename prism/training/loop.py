@@ -85,7 +85,7 @@ def train(
 
     objective = Objective(model, loss, settings.precision)
     shared = distribute(objective, accelerator)
-    to_compile = blocks_of(model) if is_sharded(accelerator) else [_backbone(model)]
+    to_compile: list[nn.Module] = blocks_of(model) if is_sharded(accelerator) else [_backbone(model)]
     weights = trainable(model)
     optimizer = _optimizer(model, settings, device)
     ema = None if settings.ema is None else Ema(weights, settings.ema)

@@ -24,7 +24,9 @@ def result(path: Path) -> Any:
 
 def test_evaluate_writes_what_is_promised(models: Path, files: Path, tmp_path: Path) -> None:
     out = tmp_path / "result.json"
-    assert run("evaluate", "sudoku", "--model", models / "sudoku", "--puzzles", files / "puzzles.txt", "--json", out) == 0
+    assert (
+        run("evaluate", "sudoku", "--model", models / "sudoku", "--puzzles", files / "puzzles.txt", "--json", out) == 0
+    )
     found = result(out)
     assert 0 <= found["success_rate"] <= 1
     assert found["boards"] == 2
@@ -70,7 +72,19 @@ def test_score_gives_a_quality_to_every_token(models: Path, tmp_path: Path) -> N
 
 def test_sample_from_ids(models: Path, tmp_path: Path) -> None:
     out = tmp_path / "sample.json"
-    words = ["sample", "--model", models / "words", "--prompt", "1 2 3", "--length", "9", "--count", "2", "--block", "3"]
+    words = [
+        "sample",
+        "--model",
+        models / "words",
+        "--prompt",
+        "1 2 3",
+        "--length",
+        "9",
+        "--count",
+        "2",
+        "--block",
+        "3",
+    ]
     assert run(*words, "--k_block", "1", "--json", out) == 0
     found = result(out)
     assert all(row[:3] == [1, 2, 3] and len(row) == 9 and 6 not in row for row in found["tokens"])
@@ -124,7 +138,8 @@ def test_finetune_an_adapter_on_a_file_of_ids(models: Path, files: Path, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "words", [(), ("--help",), ("evaluate", "--help"), ("sample", "--help"), ("compare", "sudoku", "--help"), ("--version",)]
+    "words",
+    [(), ("--help",), ("evaluate", "--help"), ("sample", "--help"), ("compare", "sudoku", "--help"), ("--version",)],
 )
 def test_help(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:

@@ -52,7 +52,9 @@ def test_the_tail_is_not_cut_off() -> None:
 
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
 def test_temperature(temperature: float) -> None:
-    agrees(drawn(Draw(temperature=temperature), PROBABILITIES, 200_000), [p ** (1 / temperature) for p in PROBABILITIES])
+    agrees(
+        drawn(Draw(temperature=temperature), PROBABILITIES, 200_000), [p ** (1 / temperature) for p in PROBABILITIES]
+    )
 
 
 @pytest.mark.parametrize("draw", [Draw(temperature=0.0), Draw(nucleus=0.0), Draw(top_k=1)])

@@ -70,7 +70,9 @@ def test_nothing_to_generate() -> None:
     assert result.forwards.tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("policy", [method.build(Settings(amount=Fixed(2))) for method in METHODS], ids=lambda p: str(p)[:40])
+@pytest.mark.parametrize(
+    "policy", [method.build(Settings(amount=Fixed(2))) for method in METHODS], ids=lambda p: str(p)[:40]
+)
 def test_given_tokens_that_are_not_frozen(policy: Policy) -> None:
     """They count as generated: they may be taken back, and nothing is masked in the end."""
     tokens = torch.tensor([[1, 2, 3, 4, 5, 1, 2, 3], [1, 0, 0, 0, 0, 0, 0, 2], [1, 2, 3, 4, 0, 0, 0, 0]])
@@ -154,7 +156,9 @@ def test_another_schedule() -> None:
 
 def test_the_default_noise_is_seed_zero() -> None:
     plain = list(sample(Mixing(), masks(2, 6, 0), Pair(Counted()), steps=3))
-    assert torch.equal(plain[-1].after.tokens, record(Mixing(), masks(2, 6, 0), Pair(Counted()), steps=3)[-1].after.tokens)
+    assert torch.equal(
+        plain[-1].after.tokens, record(Mixing(), masks(2, 6, 0), Pair(Counted()), steps=3)[-1].after.tokens
+    )
 
 
 @pytest.mark.parametrize(

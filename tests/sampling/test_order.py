@@ -12,7 +12,7 @@ from torch import Tensor
 
 from prism.noise import Purpose
 from prism.sampling.draw import Draw
-from prism.sampling.order import Confidence, Leftmost, LowEntropy, Margin, Order, RandomOrder, TopProbability
+from prism.sampling.order import Confidence, Leftmost, LowEntropy, Margin, Order, TopProbability
 from prism.sampling.policy import Moment, highest, lowest
 from prism.sampling.unmask import (
     Ancestral,
@@ -149,7 +149,9 @@ def test_dream_draws_positions_in_proportion(unmasker: DreamMargin) -> None:
     times = torch.tensor([1.0, 0.8, 0.0], dtype=torch.float64)
     at = moment(MODEL, masks(20_000, 6, 3), step=0, steps=2, times=times, draw=Draw(temperature=0.0))
     first = unmasker.select(at, NOTHING).where.sum(0)
-    scores = torch.tensor([BY_HAND[Margin() if isinstance(unmasker, DreamMargin) else TopProbability()](p) for p in PROBABILITIES])
+    scores = torch.tensor(
+        [BY_HAND[Margin() if isinstance(unmasker, DreamMargin) else TopProbability()](p) for p in PROBABILITIES]
+    )
     expected = (scores.double() / 0.2).softmax(0) * 20_000
     assert stats.chisquare(first.numpy(), expected.numpy()).pvalue > 1e-3
 

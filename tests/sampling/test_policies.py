@@ -144,7 +144,14 @@ def by_hand(policy: Policy, alpha_t: float, alpha_s: float, t: float) -> float:
     raise AssertionError(policy)
 
 
-INDEPENDENT = (ReMDMCap(eta=0.3), ReMDMRescale(eta=0.3), ReMDMSwitch(eta=0.3), ReMDMLoop(eta=0.1), ForwardBackward(), DFMCorrector())
+INDEPENDENT = (
+    ReMDMCap(eta=0.3),
+    ReMDMRescale(eta=0.3),
+    ReMDMSwitch(eta=0.3),
+    ReMDMLoop(eta=0.1),
+    ForwardBackward(),
+    DFMCorrector(),
+)
 
 
 @pytest.mark.parametrize("policy", INDEPENDENT, ids=lambda policy: type(policy).__name__)

@@ -50,7 +50,9 @@ def policies(draw: st.DrawFn) -> Policy:
 def states(draw: st.DrawFn) -> State:
     """Up to four rows of up to ten positions, prompts anywhere, padding behind some."""
     rows, width = draw(st.integers(1, 4)), draw(st.integers(1, 10))
-    shape = st.lists(st.lists(st.sampled_from([0, 0, 1, 2, 3, 5]), min_size=width, max_size=width), min_size=rows, max_size=rows)
+    shape = st.lists(
+        st.lists(st.sampled_from([0, 0, 1, 2, 3, 5]), min_size=width, max_size=width), min_size=rows, max_size=rows
+    )
     tokens = torch.tensor(draw(shape))
     lengths = None
     if draw(st.booleans()):
@@ -75,7 +77,15 @@ def check_counts(steps: list[Step], schedule: Schedule, count: int, block: int |
 
 
 @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-@given(policies(), states(), schedules, draws, st.integers(1, 14), st.one_of(st.none(), st.integers(1, 6)), st.integers(0, 9))
+@given(
+    policies(),
+    states(),
+    schedules,
+    draws,
+    st.integers(1, 14),
+    st.one_of(st.none(), st.integers(1, 6)),
+    st.integers(0, 9),
+)
 def test_laws(
     policy: Policy, state: State, schedule: Schedule, draw: Draw, count: int, block: int | None, seed: int
 ) -> None:

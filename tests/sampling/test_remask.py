@@ -120,7 +120,9 @@ def test_phase_switches_remasking() -> None:
     assert remasked == [2 * (10 <= step < 16) for step in range(20)]
 
 
-PROBABILITIES = torch.tensor([[0.5, 0.3, 0.2], [0.9, 0.06, 0.04], [0.46, 0.44, 0.1], [0.34, 0.33, 0.33], [0.7, 0.2, 0.1]])
+PROBABILITIES = torch.tensor(
+    [[0.5, 0.3, 0.2], [0.9, 0.06, 0.04], [0.46, 0.44, 0.1], [0.34, 0.33, 0.33], [0.7, 0.2, 0.1]]
+)
 QUALITY = torch.tensor([0.3, 0.9, 0.1, 0.5, 0.7])
 
 
@@ -193,7 +195,9 @@ def test_prism_with_random_scores_is_random_remasking(amount: Fixed) -> None:
     assert prism[-1].remasks.sum() > 0
 
 
-@pytest.mark.parametrize("bad", [lambda: Fixed(-1), lambda: Centred(-1), lambda: Binomial(1.5), lambda: CappedBinomial(-0.1)])
+@pytest.mark.parametrize(
+    "bad", [lambda: Fixed(-1), lambda: Centred(-1), lambda: Binomial(1.5), lambda: CappedBinomial(-0.1)]
+)
 def test_bad_values(bad: object) -> None:
     with pytest.raises(ValueError, match="must"):
         bad()  # type: ignore[operator]

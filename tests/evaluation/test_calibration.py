@@ -1,0 +1,52 @@
+"""Calibration on the oracle, whose quality is exact, and the figures against slow definitions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import prism
+from prism.evaluation.calibration import Witness, auroc, hidden_likelihood, reliability
+
+
+def watched(every: int = 1) -> Witness:
+    oracle = prism.Oracle.random(3, 5, seed=2)
+    witness = Witness(oracle, per_row=2, every=every)
+    state = prism.start(torch.full((64, 5), 3), 3)
+    policy = prism.Pair(prism.Counted(), prism.LowQuality(prism.Fixed(1)))
+    prism.generate(oracle, state, policy, steps=5, watch=witness)
+    return witness
+
+
+def test_the_oracles_quality_is_its_hidden_likelihood() -> None:
+    seen = watched().judgements()
+    assert len(seen.quality) > 200
+    assert np.abs(seen.quality - seen.likelihood).max() < 1e-6
+    assert reliability(seen.quality, seen.likelihood).error < 1e-6
+    assert set((5 * seen.filled).round().astype(int)) == {1, 2, 3, 4}
+    assert len(watched(every=2).judgements().quality) < len(seen.quality)
+
+
+def test_hidden_likelihood_hides_one_token_at_a_time() -> None:
+    oracle = prism.Oracle.random(3, 4, seed=1)
+    tokens = torch.tensor([[0, 1, 3, 2], [2, 2, 1, 0]])
+    state = prism.start(tokens, 3, frozen=torch.zeros_like(tokens, dtype=torch.bool))
+    found = hidden_likelihood(oracle, state, state.committed)
+    assert torch.allclose(found, oracle.quality(tokens)[state.committed])
+
+
+def test_reliability_error_of_a_biased_judge() -> None:
+    predicted = np.array([0.95] * 100 + [0.15] * 100)
+    observed = np.array([1] * 80 + [0] * 20 + [1] * 10 + [0] * 90)
+    found = reliability(predicted, observed)
+    assert found.error == pytest.approx(0.5 * 0.15 + 0.5 * 0.05)
+    assert found.count.tolist() == [100, 100]
+
+
+def test_auroc_is_the_share_of_pairs_in_order() -> None:
+    rng = np.random.default_rng(0)
+    scores, positive = rng.integers(0, 6, 60).astype(float), rng.random(60) < 0.4
+    pairs = [(a > b) + 0.5 * (a == b) for a in scores[positive] for b in scores[~positive]]
+    assert auroc(scores, positive) == pytest.approx(np.mean(pairs))
+    assert np.isnan(auroc(scores, np.ones(60, dtype=bool)))
