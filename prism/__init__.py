@@ -60,8 +60,7 @@ from prism.sampling.unmask import (
 from prism.schedule import Cosine, Linear, Phase, Plateau
 from prism.state import Draft, Edit, Prediction, State, Step, start
 from prism.training import Optimisation, Precision, Shuffled, train, use_ema
-
-__version__ = "0.1.0"
+from prism.version import __version__
 
 __all__ = [
     "METHODS",

@@ -207,3 +207,28 @@ def partly_written(rows: int, length: int, size: int, share: float = 0.5, seed: 
 
 def method(name: str, settings: Settings | None = None) -> Policy:
     return next(entry for entry in METHODS if entry.name == name).build(settings or Settings())
+
+
+def check_edits(steps: list[Step], given: State) -> None:
+    """What no policy may do, whatever its law."""
+    for step in steps:
+        before, edit, after = step.before, step.edit, step.after
+        assert not (edit.write & edit.remask).any()
+        assert not (edit.write & ~before.masked).any()
+        assert not (edit.remask & ~before.committed).any()
+        assert torch.equal(after.tokens[given.frozen], given.tokens[given.frozen])
+        untouched = ~edit.write & ~edit.remask
+        assert torch.equal(after.tokens[untouched], before.tokens[untouched])
+        assert (after.tokens[edit.remask] == given.mask_id).all()
+        assert (after.tokens[edit.write] != given.mask_id).all()
+        assert (after.confidence[edit.write] > 0).all()
+        assert (after.confidence[edit.write] <= 1 + 1e-6).all()
+
+
+def check_end(steps: list[Step], given: State) -> None:
+    final = steps[-1].after
+    assert not (final.tokens[~given.frozen] == given.mask_id).any()
+    assert torch.equal(steps[-1].remasks, sum(step.edit.remask.sum(1) for step in steps))
+    assert (steps[-1].flipflops <= steps[-1].remasks).all()
+    idle = given.frozen.all(1)
+    assert (steps[-1].forwards[idle] == 0).all()

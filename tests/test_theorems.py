@@ -27,7 +27,7 @@ from prism.sampling.order import Order, RandomOrder, TopProbability
 from prism.state import Prediction
 
 ROWS, STEPS, WARM_UP = 40_000, 84, 18
-NEGLIGIBLE = 4e-3  # of all supervision; a pair (y, i) below it is not asked for
+NEGLIGIBLE = 3e-3  # labels per row; a pair (y, i) that gets fewer is not asked for
 CLOSE = 0.02
 
 
@@ -73,6 +73,8 @@ class Exact:
 
     mass: Tensor
     posterior: Tensor
+    labels: Tensor
+    """The same as `mass` without the weight 1/|S|: how often (y, i) is labelled."""
 
     def quality(self, contexts: Tensor) -> Tensor:
         own = contexts.clamp_max(self.posterior.shape[-1] - 1)[..., None]
@@ -80,7 +82,7 @@ class Exact:
 
     @property
     def asked(self) -> Tensor:
-        return self.mass / self.mass.sum() >= NEGLIGIBLE
+        return self.labels >= NEGLIGIBLE
 
 
 def enumerate_pairs(world: World, drawer: Tabulated, k: int, rule: SetRule) -> Exact:
@@ -88,6 +90,7 @@ def enumerate_pairs(world: World, drawer: Tabulated, k: int, rule: SetRule) -> E
     table = drawer.table.log_softmax(-1).exp()
     base, length = world.size + 1, world.length
     hits = torch.zeros(base**length, length, world.size, dtype=torch.float64)
+    labels = torch.zeros(base**length, length, dtype=torch.float64)
     for x, p in zip(world.oracle.worlds, world.oracle.log_joint.exp().tolist(), strict=True):
         for places in itertools.chain(*(itertools.combinations(range(length), n) for n in range(1, length + 1))):
             z = x.clone()
@@ -103,8 +106,9 @@ def enumerate_pairs(world: World, drawer: Tabulated, k: int, rule: SetRule) -> E
                     index = context_index(y[None], base)[0]
                     for i in chosen:
                         hits[index, i, x[i]] += weight
+                        labels[index, i] += weight * len(chosen)
     mass = hits.sum(-1)
-    return Exact(mass, hits / mass.clamp_min(1e-300)[..., None])
+    return Exact(mass, hits / mass.clamp_min(1e-300)[..., None], labels)
 
 
 def most_confident(k: int, world: World, drawer: Tabulated) -> SetRule:
@@ -178,9 +182,8 @@ def learned_quality(world: World, drawer: Tabulated, k: int, order: Order, maski
 ORDERS = (RandomOrder(), TopProbability())
 
 
-@pytest.mark.parametrize("world", [THREE, FOUR], ids=["3 tokens, 3 places", "2 tokens, 4 places"])
 @pytest.mark.parametrize("order", ORDERS, ids=["random", "confident"])
-@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize(("world", "k"), [(THREE, 1), (THREE, 2), (FOUR, 3)], ids=["k=1", "k=2", "k=3"])
 def test_the_oracle_agrees_with_enumeration(world: World, order: Order, k: int) -> None:
     """`quality` is the label mean for k = 1 and `averaged_quality` for every k, wherever the loss ever looks."""
     for drawer in (world.perfect, world.imperfect):
@@ -231,14 +234,14 @@ def own(table: Tensor, contexts: Tensor) -> Tensor:
 @pytest.mark.parametrize("k", [2, 3])
 def test_proposition_2(k: int, order: Order) -> None:
     """k > 1: the minimiser is the average of p(x^i = y^i | y ⊕ m_S) over the sets S behind y, and not g*."""
-    world = FOUR
+    world = THREE if k == 2 else FOUR
     drawer = world.imperfect
     rule = rule_for(order, k, world, drawer)
     exact = enumerate_pairs(world, drawer, k, rule)
     wanted = world.oracle.averaged_quality(world.contexts, k, drawer, rule)
     learned = learned_quality(world, drawer, k, order, ByCount() if k == 2 else ByProbability())
     check(learned, wanted, exact)
-    assert (learned - world.quality)[exact.asked].abs().max() > 10 * CLOSE
+    assert (learned - world.quality)[exact.asked].abs().max() > 5 * CLOSE
 
 
 def test_the_likelihood_variant_learns_the_full_conditional() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 
 from prism.cli.command import Command, console, parameters, show_record
 from prism.data import sudoku
-from prism.data.writing import load_rows
+from prism.data.writing import TOKENIZER_FILES, load_rows
 from prism.evaluation.record import Stopwatch, plain
 from prism.losses.denoising import DenoisingLoss
 from prism.losses.masking import Batch
@@ -19,11 +20,11 @@ from prism.losses.prism import PrismLoss
 from prism.models.attach import PrismModel, attach
 from prism.models.backbone import Backbone
 from prism.models.dit import DiT, DiTConfig
-from prism.models.hub import load_backbone, save_backbone
+from prism.models.hub import load_backbone, locate, save_backbone
 from prism.noise import Noise
 from prism.recipes import sudoku as recipe
 from prism.recipes.training import AttachmentOptions, LossOptions, MaskingOptions, TrainingOptions
-from prism.training import Shuffled, train, use_ema
+from prism.training import Shuffled, train, use_ema, whole_state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +75,8 @@ class _Run(_Corpus, TrainingOptions, Command):
     trackers: tuple[str, ...] = ()
     """tensorboard, wandb."""
 
-    def fit(
-        self, model: Backbone | PrismModel, loss: DenoisingLoss | PrismLoss, rows: torch.Tensor
-    ) -> dict[str, float]:
-        """Train, leave the averaged weights in the model, and say how the last evaluation went."""
+    def fit(self, model: Backbone | PrismModel, loss: DenoisingLoss | PrismLoss, rows: torch.Tensor) -> _Fitted:
+        """Train, and take the averaged weights."""
         examples, held_out = self.split(rows, self.seed)
         learning = sum(p.numel() for p in model.parameters() if p.requires_grad)
         console.print(
@@ -109,8 +108,19 @@ class _Run(_Corpus, TrainingOptions, Command):
             for name, value in line.items()
             if name.startswith("evaluation/")
         }
-        console.print("held out: " + ", ".join(f"{name} {value:.4f}" for name, value in last.items()))
-        return last
+        if trained.is_main:
+            console.print("held out: " + ", ".join(f"{name} {value:.4f}" for name, value in last.items()))
+        return _Fitted(last, whole_state(model), trained.is_main)
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    held_out: dict[str, float]
+    """The last evaluation."""
+    weights: dict[str, torch.Tensor]
+    """All of them, also where every process trained only a part."""
+    is_main: bool
+    """Whether this process is the one that saves."""
 
 
 def _on(mask: torch.Tensor | None, device: torch.device) -> torch.Tensor | None:
@@ -138,12 +148,13 @@ class Pretrain(MaskingOptions, _Run):
         rows = self.read(self.vocab_size or 1 << 31)
         torch.manual_seed(self.seed)
         model = DiT(self._config(rows))
-        last = self.fit(model, loss, rows)
-        save_backbone(model, self.output / "backbone")
-        console.print(f"saved to {self.output}; next: prism finetune --model {self.output} --output …")
+        fitted = self.fit(model, loss, rows)
         record = clock.record("pretrain", self, seed=self.seed, model=model)
-        show_record(record)
-        return {"held_out": last, "record": plain(record)}
+        if fitted.is_main:
+            save_backbone(model, self.output / "backbone", state=fitted.weights)
+            console.print(f"saved to {self.output}; next: prism finetune --model {self.output} --output …")
+            show_record(record)
+        return {"held_out": fitted.held_out, "record": plain(record)}
 
     def _config(self, rows: torch.Tensor) -> DiTConfig:
         if self.data == "sudoku":
@@ -187,13 +198,24 @@ class Finetune(LossOptions, AttachmentOptions, _Run):
             lora=lora,
             tune_backbone=self.tune_backbone and lora is None,
         )
-        last = self.fit(model, loss, rows)
-        notes = {"loss": plain(loss), "training": plain(self.build_optimisation()), "held_out": last}
-        if model.tuned:
-            save_backbone(model.backbone, self.output / "backbone")
-        if model.quality_head is not None or model.lora is not None:
-            model.save(self.output / "corrector", base="../backbone" if model.tuned else source, notes=notes)
-        console.print(f"saved to {self.output}")
+        fitted = self.fit(model, loss, rows)
         record = clock.record("finetune", self, seed=self.seed, model=model)
-        show_record(record)
-        return {"held_out": last, "record": plain(record)}
+        if fitted.is_main:
+            self._save(model, fitted, source, loss)
+            show_record(record)
+        return {"held_out": fitted.held_out, "record": plain(record)}
+
+    def _save(self, model: PrismModel, fitted: _Fitted, source: str, loss: PrismLoss) -> None:
+        notes = {"loss": plain(loss), "training": plain(self.build_optimisation()), "held_out": fitted.held_out}
+        if model.tuned:
+            own = {
+                name.removeprefix("backbone."): w for name, w in fitted.weights.items() if name.startswith("backbone.")
+            }
+            save_backbone(model.backbone, self.output / "backbone", state=own)
+        if model.quality_head is not None or model.lora is not None:
+            base = "../backbone" if model.tuned else source
+            model.save(self.output / "corrector", base=base, notes=notes, state=fitted.weights)
+        for name in TOKENIZER_FILES:
+            if (found := locate(source) / name).is_file():
+                shutil.copy(found, self.output / name)
+        console.print(f"saved to {self.output}")

@@ -12,6 +12,16 @@ import numpy as np
 from prism.data import sudoku
 
 
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+)
+
+
 class Writing(ABC):
     @abstractmethod
     def read(self, text: str) -> list[int]: ...
@@ -68,7 +78,7 @@ class Text(Writing):
 
 def writing_for(folder: Path | None, vocab_size: int, length: int | None) -> Writing:
     """The tokenizer lying beside the weights if there is one, a board for Sudoku models, ids otherwise."""
-    if folder is not None and any((folder / name).exists() for name in ("tokenizer.json", "vocab.txt", "vocab.json")):
+    if folder is not None and any((folder / name).exists() for name in TOKENIZER_FILES):
         from transformers import AutoTokenizer
 
         return Text(AutoTokenizer.from_pretrained(folder))

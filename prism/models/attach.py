@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from prism.models.backbone import Backbone, Facts, forbidden
 from prism.models.folder import CorrectorError, Folder, check_tensors, listed, write_json, write_tensors
 from prism.models.heads import ALL_HEADS, HeadConfig, QualityHead
 from prism.state import Mask, Prediction, Tokens
+from prism.version import __version__
 
 FORMAT = 1
 """Version of `prism_config.json`; raised when older readers would misread a newer folder."""
@@ -82,8 +82,10 @@ class PrismModel(nn.Module):
         """The layers LoRA stands in for."""
         for name, parameter in backbone.named_parameters():
             parameter.requires_grad_(tune_backbone or _is_lora(name))
-        self.quality_head: QualityHead | None = None if head is None else head.build().to(backbone.device)
-        self.train(backbone.training)
+        self.quality_head: QualityHead | None = None
+        if head is not None:
+            self.quality_head = head.build().to(backbone.device).train(backbone.training)
+        self.training = backbone.training
 
     @property
     def facts(self) -> Facts:
@@ -164,7 +166,7 @@ class PrismModel(nn.Module):
         head = self.head_config
         return {
             "format": FORMAT,
-            "prism_version": version("prism-mdm"),
+            "prism_version": __version__,
             "head": None if head is None else {"kind": type(head).__name__.removesuffix("Config"), **asdict(head)},
             "lora": None if self.lora is None else asdict(self.lora),
             "backbone": {
@@ -334,6 +336,8 @@ def _inject(backbone: Backbone, lora: Lora) -> dict[str, nn.Module]:
         r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=list(names), bias="none"
     )
     inject_adapter_in_model(config, backbone)
+    for name, layer in layers.items():
+        backbone.get_submodule(name).train(layer.training)
     for name, parameter in backbone.named_parameters():
         if _is_lora(name):
             parameter.data = parameter.data.float()

@@ -121,31 +121,30 @@ class _NoiseLevel(nn.Module):
         return self.mlp(features.to(next(self.mlp.parameters()).dtype))
 
 
-class LayerNorm(nn.Module):
-    """Scale, no shift; computed in float32 whatever the weights are."""
+class ModulatedNorm(nn.Module):
+    """LayerNorm with a scale, then adaLN's own: LN(x)·w·(1 + scale) + shift."""
 
     def __init__(self, d: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(d))
 
-    def forward(self, x: Float[Tensor, "b l d"]) -> Float[Tensor, "b l d"]:
-        return F.layer_norm(x.float(), x.shape[-1:]).to(x.dtype) * self.weight
-
-
-def modulate(
-    x: Float[Tensor, "b l d"], shift: Float[Tensor, "n 1 d"], scale: Float[Tensor, "n 1 d"]
-) -> Float[Tensor, "b l d"]:
-    return x * (1 + scale) + shift
+    def forward(
+        self, x: Float[Tensor, "b l d"], shift: Float[Tensor, "n 1 d"], scale: Float[Tensor, "n 1 d"]
+    ) -> Float[Tensor, "b l d"]:
+        scale = self.weight * (1 + scale)
+        if len(scale) == 1:  # one condition for the whole batch: norm and modulation are one operation
+            return F.layer_norm(x, x.shape[-1:], scale[0, 0], shift[0, 0])
+        return F.layer_norm(x, x.shape[-1:]) * scale + shift
 
 
 class DiTBlock(nn.Module):
     def __init__(self, d: int, heads: int, cond_size: int, dropout: float) -> None:
         super().__init__()
         self.heads = heads
-        self.norm1 = LayerNorm(d)
+        self.norm1 = ModulatedNorm(d)
         self.attn_qkv = nn.Linear(d, 3 * d, bias=False)
         self.attn_out = nn.Linear(d, d, bias=False)
-        self.norm2 = LayerNorm(d)
+        self.norm2 = ModulatedNorm(d)
         self.mlp = nn.Sequential(nn.Linear(d, 4 * d), nn.GELU(approximate="tanh"), nn.Linear(4 * d, d))
         self.dropout = nn.Dropout(dropout)
         self.adaLN_modulation = zero_init(nn.Linear(cond_size, 6 * d))
@@ -158,8 +157,8 @@ class DiTBlock(nn.Module):
         attend: Bool[Tensor, "b l"] | None,
     ) -> Float[Tensor, "b l d"]:
         shift1, scale1, gate1, shift2, scale2, gate2 = self.adaLN_modulation(condition)[:, None].chunk(6, dim=-1)
-        x = x + gate1 * self.dropout(self._attention(modulate(self.norm1(x), shift1, scale1), rotation, attend))
-        return x + gate2 * self.dropout(self.mlp(modulate(self.norm2(x), shift2, scale2)))
+        x = x + gate1 * self.dropout(self._attention(self.norm1(x, shift1, scale1), rotation, attend))
+        return x + gate2 * self.dropout(self.mlp(self.norm2(x, shift2, scale2)))
 
     def _attention(
         self,
@@ -168,9 +167,10 @@ class DiTBlock(nn.Module):
         attend: Bool[Tensor, "b l"] | None,
     ) -> Float[Tensor, "b l d"]:
         b, length, d = x.shape
-        q, k, v = self.attn_qkv(x).view(b, length, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        qkv = self.attn_qkv(x).view(b, length, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        q, k = rotate(qkv[:2], rotation)
         mask = None if attend is None else attend[:, None, None, :]
-        mixed = F.scaled_dot_product_attention(rotate(q, rotation), rotate(k, rotation), v, attn_mask=mask)
+        mixed = F.scaled_dot_product_attention(q, k, qkv[2], attn_mask=mask)
         return self.attn_out(mixed.transpose(1, 2).reshape(b, length, d))
 
 
@@ -179,13 +179,13 @@ class FinalLayer(nn.Module):
 
     def __init__(self, d: int, out: int, cond_size: int) -> None:
         super().__init__()
-        self.norm_final = LayerNorm(d)
+        self.norm_final = ModulatedNorm(d)
         self.linear = zero_init(nn.Linear(d, out))
         self.adaLN_modulation = zero_init(nn.Linear(cond_size, 2 * d))
 
     def features(self, x: Float[Tensor, "b l d"], condition: Float[Tensor, "n c"]) -> Float[Tensor, "b l d"]:
         shift, scale = self.adaLN_modulation(condition)[:, None].chunk(2, dim=-1)
-        return modulate(self.norm_final(x), shift, scale)
+        return self.norm_final(x, shift, scale)
 
 
 def zero_init(linear: nn.Linear) -> nn.Linear:
@@ -202,8 +202,8 @@ def rotary(length: int, head_size: int, device: torch.device) -> tuple[Float[Ten
 
 
 def rotate(
-    x: Float[Tensor, "b h l e"], rotation: tuple[Float[Tensor, "l r"], Float[Tensor, "l r"]]
-) -> Float[Tensor, "b h l e"]:
+    x: Float[Tensor, "*n l e"], rotation: tuple[Float[Tensor, "l r"], Float[Tensor, "l r"]]
+) -> Float[Tensor, "*n l e"]:
     """Each pair (i, i + e/2) turned by its angle."""
     cos, sin = (part.to(x.dtype) for part in rotation)
     first, second = x.chunk(2, dim=-1)

@@ -122,3 +122,4 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     from safetensors.torch import save_file
 
     save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, path, {"format": "pt"})
+    path.chmod(0o644)  # safetensors writes for its owner alone

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from stand_ins import Flat, Given, Mixing, masks, method, puzzles, record
@@ -104,7 +106,7 @@ def test_generate_is_sample_to_its_end() -> None:
     assert torch.equal(result.confidence, last.after.confidence)
     assert torch.equal(result.remasks, last.remasks)
     assert len(seen) > 0
-    assert all(torch.equal(a.after.tokens, b.before.tokens) for a, b in zip(seen, seen[1:], strict=False))
+    assert all(torch.equal(a.after.tokens, b.before.tokens) for a, b in itertools.pairwise(seen))
 
 
 def test_a_run_may_be_taken_up_in_the_middle() -> None:

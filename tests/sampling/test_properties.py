@@ -7,8 +7,7 @@ import math
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stand_ins import Mixing
-from test_laws import check_edits, check_end
+from stand_ins import Mixing, check_edits, check_end
 
 from prism.noise import Noise
 from prism.sampling.draw import Draw

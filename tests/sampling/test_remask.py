@@ -50,8 +50,8 @@ def test_fixed_as_the_authors_count(k: int, steps: int) -> None:
     """K where K < committed < L - K, less what there are no masks for; committed tokens are ⌈L(l + 1)/N⌉ throughout."""
     length = 51
     recorded = record(Flat(), masks(1, length, 3), Pair(Counted(), LowQuality(Fixed(k))), steps=steps)
-    for l, step in enumerate(recorded):
-        committed, target = -(-length * l // steps), -(-length * (l + 1) // steps)
+    for place, step in enumerate(recorded):
+        committed, target = -(-length * place // steps), -(-length * (place + 1) // steps)
         expected = min(k, length - target) if k < committed < length - k else 0
         assert int(step.edit.remask.sum()) == expected
         assert int(step.after.committed.sum()) == target

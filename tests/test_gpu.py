@@ -1,0 +1,58 @@
+"""What must hold on a GPU: the same numbers, the same tokens, a training run that ends. Run with `pytest -m gpu`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import prism
+from prism.noise import Purpose
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def tiny() -> prism.PrismModel:
+    torch.manual_seed(0)
+    backbone = prism.DiT(prism.DiTConfig(vocab_size=11, mask_id=0, length=32, hidden_size=64, blocks=2, heads=4))
+    for parameter in backbone.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    return prism.attach(backbone, prism.FinalLayerConfig(64), tune_backbone=True).eval()
+
+
+def test_noise_is_the_same_on_every_device() -> None:
+    here = prism.Noise.rows(3, 5).at(2).uniform(Purpose.TOKEN, 100)
+    there = prism.Noise.rows(3, 5, device="cuda").at(2).uniform(Purpose.TOKEN, 100)
+    assert torch.equal(here, there.cpu())
+
+
+@pytest.mark.parametrize("method", prism.METHODS, ids=lambda method: method.name)
+def test_every_method_writes_the_same_tokens_on_the_gpu(method: prism.sampling.policies.Method) -> None:
+    model, tokens = tiny().double(), torch.zeros(4, 32, dtype=torch.long)
+    policy = method.build(prism.Settings(amount=prism.Fixed(2)))
+    here = prism.generate(model, prism.start(tokens, 0), policy, steps=8, noise=prism.Noise.rows(1, 4))
+    model, noise = model.cuda(), prism.Noise.rows(1, 4, device="cuda")
+    there = prism.generate(model, prism.start(tokens.cuda(), 0), policy, steps=8, noise=noise)
+    assert torch.equal(here.tokens, there.tokens.cpu())
+
+
+def test_training_in_bf16_and_compiled(tmp_path: Path) -> None:
+    model = tiny()
+    settings = prism.Optimisation(steps=20, batch=64, precision=prism.Precision.BF16, compile=True, log_every=5)
+    examples = prism.Shuffled(torch.randint(1, 11, (256, 32)))
+    trained = prism.train(model, prism.PrismLoss(k=2), examples, settings, folder=tmp_path / "run", progress=False)
+    first = next(line["loss"] for line in trained.history if "loss" in line)
+    assert trained.last("loss") < first
+    assert next(model.parameters()).is_cuda
+
+
+def test_bf16_sampling_ends_without_masks() -> None:
+    model = tiny().to("cuda", torch.bfloat16)
+    state = prism.start(torch.zeros(16, 32, dtype=torch.long, device="cuda"), 0)
+    policy = prism.Pair(prism.Counted(), prism.LowQuality(prism.Fixed(2)))
+    result = prism.generate(model, state, policy, steps=16, noise=prism.Noise.rows(0, 16, device="cuda"))
+    assert not (result.tokens == 0).any()
