@@ -56,7 +56,12 @@ def test_wheel_works_from_elsewhere(wheel: Path, tmp_path: Path) -> None:
         ],
         check=True,
     )
-    script = f"import sys; sys.path.insert(0, {str(site)!r}); import prism, prism.cli; print(prism.__file__); prism.cli.main(['cite'])"
+    script = (
+        f"import sys; sys.path.insert(0, {str(site)!r})\n"
+        "import prism, prism.cli\n"
+        "print(prism.__file__)\n"
+        "prism.cli.main(['cite'])"
+    )
     done = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert str(site) in done.stdout

@@ -11,7 +11,6 @@ import numpy as np
 
 from prism.data import sudoku
 
-
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",

@@ -155,7 +155,7 @@ score --model {{m}}/sudoku --file {{f}} | no such file
 score --model {{m}}/sudoku --text "" | nothing to score
 score --model {{m}}/sudoku --text "   " | nothing to score
 score --model {{m}}/sudoku --text 123 | 81
-score --model {{m}}/sudoku --file {{f}}/bytes.txt | 
+score --model {{m}}/sudoku --file {{f}}/bytes.txt | prism
 score --model {{m}}/words --text "1 2 7" | expected an id in 0..6
 score --model {{m}}/words --text "a b" | expected an id
 score --model {{m}}/plain --text {"." * 81} | no quality head
