@@ -131,7 +131,7 @@ class ModulatedNorm(nn.Module):
     def forward(
         self, x: Float[Tensor, "b l d"], shift: Float[Tensor, "n 1 d"], scale: Float[Tensor, "n 1 d"]
     ) -> Float[Tensor, "b l d"]:
-        scale = self.weight * (1 + scale)
+        scale, shift = (self.weight * (1 + scale)).to(x), shift.to(x)  # under autocast they are bfloat16, x is not
         if len(scale) == 1:  # one condition for the whole batch: norm and modulation are one operation
             return F.layer_norm(x, x.shape[-1:], scale[0, 0], shift[0, 0])
         return F.layer_norm(x, x.shape[-1:]) * scale + shift
