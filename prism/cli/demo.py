@@ -35,7 +35,7 @@ class Demo(WithModel, Command):
     """Solve this one: 81 characters, 0 or . for blanks."""
     count: int = 3
     """How many puzzles to show."""
-    tally: int = 40
+    tally: int = 20
     """How many puzzles to count without showing them; 0 for none."""
     clues: int = 30
     """Clues of the puzzles that are made."""

@@ -141,6 +141,8 @@ class CompareSudoku(_OnPuzzles):
             dropped |= {"order": None}
         if "amount" not in uses:
             dropped |= {"k": None, "k_block": None, "cap": False}
+        if "schedule" not in uses:
+            dropped |= {"schedule": None}
         if "phase" not in uses:
             dropped |= {"on": None, "off": None}
         if not uses & {"eta", "amount"}:

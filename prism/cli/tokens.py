@@ -24,7 +24,8 @@ class Sample(WithModel, Sampling, Command):
     """Generate sequences, from nothing or around a prompt."""
 
     prompt: str = ""
-    """Text to start from; for a Sudoku model a puzzle, for a model without a tokenizer ids. It is never changed."""
+    """Text to start from, or to fill in where it has mask tokens; for a Sudoku model a puzzle, for a model without a
+    tokenizer ids. It is never changed."""
     length: int | None = None
     """Tokens in all, the prompt included; the model's own length if left out."""
     count: int = 1
@@ -82,9 +83,11 @@ class Sample(WithModel, Sampling, Command):
             return torch.tensor([writing.read(self.prompt or "." * 81)])
         if self.length is not None and self.length < 1:
             raise ValueError(f"--length {self.length}: a sequence has at least 1 token.")
-        prompt = writing.read(self.prompt) if self.prompt else []
+        prompt = writing.prompt(self.prompt) if self.prompt else []
         length = self.length or getattr(getattr(model, "config", None), "length", None)
         length = length or getattr(getattr(getattr(model, "backbone", None), "config", None), "length", None)
+        if self.length is None and model.facts.mask_id in prompt:
+            length = len(prompt)  # the prompt says itself what is to be filled in
         if length is None:
             raise ValueError("This model does not say how long its sequences are; give --length.")
         if length < len(prompt):

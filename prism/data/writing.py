@@ -23,7 +23,12 @@ TOKENIZER_FILES = (
 
 class Writing(ABC):
     @abstractmethod
-    def read(self, text: str) -> list[int]: ...
+    def read(self, text: str) -> list[int]:
+        """A whole text as the model was trained to see it."""
+
+    def prompt(self, text: str) -> list[int]:
+        """A part of a text, to be continued or filled in."""
+        return self.read(text)
 
     @abstractmethod
     def pieces(self, tokens: list[int]) -> list[str]:
@@ -65,6 +70,9 @@ class Text(Writing):
 
     def read(self, text: str) -> list[int]:
         return list(self.tokenizer(text)["input_ids"])
+
+    def prompt(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def pieces(self, tokens: list[int]) -> list[str]:
         # A token's own text is what it adds to the text before it: tokenizers glue spaces to one side or the other.

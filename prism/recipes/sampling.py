@@ -73,6 +73,7 @@ class Sampling:
             "order": ["--order"] if self.order is not None else [],
             "amount": self._amount_flags(method),
             "phase": [flag for flag, value in (("--on", self.on), ("--off", self.off)) if value is not None],
+            "schedule": ["--schedule"] if self.schedule is not None else [],
             "eta": ["--eta"] if self.eta is not None and "amount" not in method.uses else [],
         }
         unread = [flag for setting, flags in given.items() if setting not in method.uses for flag in flags]

@@ -80,6 +80,8 @@ reproduce | unknown command
 {EVALUATE} --keep_crossing 7 | --keep_crossing
 {EVALUATE} --schedule lienar | did you mean 'linear'
 {EVALUATE} --schedule sqrt | Unknown schedule
+{EVALUATE} --policy threshold --schedule cosine | --schedule: the policy 'threshold' does not use it
+{EVALUATE} --policy remdm-loop --schedule linear | does not use it
 {EVALUATE} --seed x | --seed
 {EVALUATE} --seed 1.5 | --seed
 {EVALUATE} --limit 0 | --limit 0

@@ -61,8 +61,9 @@ class Method:
     name: str
     summary: str
     build: Callable[[Settings], Policy]
-    uses: frozenset[str] = frozenset({"order"})
-    """The fields of `Settings` it reads; setting another one is an error at the command line."""
+    uses: frozenset[str] = frozenset({"order", "schedule"})
+    """The fields of `Settings` it reads, and whether it keeps to a schedule; setting another one is an error at the command
+    line."""
     needs_head: bool = False
 
 
@@ -74,8 +75,9 @@ def _own_pace(unmasker: Unmasker) -> Callable[[Settings], Policy]:
     return lambda settings: Pair(unmasker)
 
 
-_COUNTED = frozenset({"order", "amount", "phase"})
-_STRENGTH = frozenset({"order", "eta"})
+_COUNTED = frozenset({"order", "amount", "phase", "schedule"})
+_JOINT = frozenset({"schedule"})
+_STRENGTH = frozenset({"order", "eta", "schedule"})
 
 METHODS: tuple[Method, ...] = (
     Method("vanilla", "no remasking, fixed counts", lambda s: Pair(Counted(s.order), Never())),
@@ -117,22 +119,24 @@ METHODS: tuple[Method, ...] = (
         lambda s: Pair(Counted(s.order), LowLikelihood(s.amount, s.phase)),
         _COUNTED,
     ),
-    Method("p2-joint", "P2-self, one ranking, as released", lambda s: P2Self(**_strength(s)), frozenset({"eta"})),
+    Method("p2-joint", "P2-self, one ranking, as released", lambda s: P2Self(**_strength(s)), _JOINT | {"eta"}),
     Method(
         "p2-joint-paper",
         "P2-self, one ranking, η as in its Eq. 7",
         lambda s: P2SelfPaper(**_strength(s)),
-        frozenset({"eta"}),
+        _JOINT | {"eta"},
     ),
-    Method("rdm", "one ranking by the model's own probability", lambda s: RDM(), frozenset()),
-    Method("rcr", "one ranking by the probability at commit time", lambda s: RCR(), frozenset()),
+    Method("rdm", "one ranking by the model's own probability", lambda s: RDM(), _JOINT),
+    Method("rcr", "one ranking by the probability at commit time", lambda s: RCR(), _JOINT),
     Method("remdm-cap", "ReMDM, σ capped at η", lambda s: ReMDMCap(s.order, **_strength(s)), _STRENGTH),
     Method("remdm-rescale", "ReMDM, σ = η·σ_max", lambda s: ReMDMRescale(s.order, **_strength(s)), _STRENGTH),
     Method("remdm-conf", "ReMDM-conf as published", lambda s: ReMDMConf(s.order)),
     Method("remdm-switch", "ReMDM-cap from t = 0.5 on", lambda s: ReMDMSwitch(s.order, **_strength(s)), _STRENGTH),
-    Method("remdm-loop", "ReMDM with a plateau", lambda s: ReMDMLoop(s.order, **_strength(s)), _STRENGTH),
+    Method(
+        "remdm-loop", "ReMDM with a plateau", lambda s: ReMDMLoop(s.order, **_strength(s)), frozenset({"order", "eta"})
+    ),
     Method("forward-backward", "a step back for every step forward", lambda s: ForwardBackward(s.order)),
-    Method("dfm", "discrete flow matching's corrector", lambda s: DFMCorrector(s.order)),
+    Method("dfm", "discrete flow matching's corrector", lambda s: DFMCorrector(s.order), frozenset({"order"})),
     Method("dream-origin", "Dream's random decoding", _own_pace(DreamOrigin()), frozenset()),
     Method("dream-maskgit-plus", "Dream's decoding by confidence", _own_pace(DreamMaskgitPlus()), frozenset()),
     Method("dream-margin", "Dream's decoding by margin", _own_pace(DreamMargin()), frozenset()),
