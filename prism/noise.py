@@ -63,7 +63,7 @@ class Noise:
     def rows(seed: int, count: int, *, first: int = 0, device: torch.device | str = "cpu") -> Noise:
         """Noise for `count` rows; row i is the same whichever batch it stands in, its number being `first + i`."""
         numbers = torch.arange(first, first + count, device=device)
-        return Noise(_absorb(_mix(torch.full_like(numbers, seed)), numbers))
+        return Noise(_absorb(_mix(torch.full_like(numbers, _signed(seed % (1 << 64)))), numbers))
 
     def at(self, step: Int[Tensor, " b"] | int) -> Noise:
         return replace(self, step=step)

@@ -38,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("PRISM_TRACEBACK"):
             raise
+        if isinstance(error, MemoryError) or "memory" in str(error).lower():
+            return _complain("not enough memory for this; take a smaller --batch, --count, --length or model", FAILURE)
         return _complain(f"{type(error).__name__}: {error} (a bug? PRISM_TRACEBACK=1 shows where)", FAILURE)
     return 0
 

@@ -57,14 +57,10 @@ class OnDevice:
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         try:
-            device = torch.device(self.device)
-        except RuntimeError as error:
-            raise ValueError(f"--device {self.device}: not a device; use auto, cpu, cuda or cuda:N.") from error
-        if device.type == "cuda" and not (
-            torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()
-        ):
-            raise ValueError(f"--device {self.device}: this machine has no such GPU; use --device cpu.")
-        return device
+            torch.zeros(1, device=self.device)
+        except (RuntimeError, AssertionError) as error:  # torch built without CUDA says so with an assertion
+            raise ValueError(f"--device {self.device}: this machine has no such device; use auto or cpu.") from error
+        return torch.device(self.device)
 
     def torch_dtype(self) -> torch.dtype:
         dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -121,6 +121,7 @@ class Demo(WithModel, Command):
                     time.sleep(max(0.0, self.pace - (time.perf_counter() - began)))
             finished = {name: self._solved(step, puzzle) for name, step in last.items()}
             live.update(Columns([self._panel(name, step, puzzle, finished[name]) for name, step in last.items()]))
+        console.print()
         return finished
 
     def _panel(self, name: str, step: Step, puzzle: np.ndarray, solved: bool | None = None) -> Panel:

@@ -39,6 +39,8 @@ def parse(words: list[str]) -> Command:
         found = parser.parse_args(rest)
     except argparse.ArgumentError as error:
         raise ValueError(_readable(error, parser, path)) from error
+    except UnicodeDecodeError as error:
+        raise ValueError("--config: that is not a YAML file, it is not even text; name another.") from error
     found.pop("config", None)
     return kind(**parser.instantiate(found))
 
@@ -105,5 +107,14 @@ def _readable(error: argparse.ArgumentError, parser: jsonargparse.ArgumentParser
         return f"{name} is not an option of {command}{suggestion(name, options)}; see {command} --help."
     wrong = re.search(r'Parser key "([^"]+)": (.*)', message)
     if wrong:
-        return f"--{wrong[1]}: {wrong[2]}"
+        return f"--{wrong[1]}: {_expected(wrong[2])}"
     return f"{message}; see {command} --help."
+
+
+def _expected(complaint: str) -> str:
+    """jsonargparse lists every type that would have done; people want to know which, and what they gave instead."""
+    kinds = [kind for kind in re.findall(r"[Ee]xpected a <class '(\w+)'>", complaint) if kind != "NoneType"]
+    given = re.search(r"(?:Got value|Given value): (.*?)(?= - Expected|$)", complaint)
+    if not kinds or given is None:
+        return complaint
+    return f"expected {' or '.join(dict.fromkeys(kinds))}, got {given[1].strip()!r}."

@@ -55,6 +55,7 @@ class _OnPuzzles(WithModel, Sampling, Command):
                 seed=sampling.seed,
                 draw=sampling.build_draw(),
                 schedule=sampling.build_schedule(),
+                block=sampling.block,
                 batch=self.batch,
                 device=self.torch_device(),
                 done=done,

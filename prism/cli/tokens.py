@@ -80,6 +80,8 @@ class Sample(WithModel, Sampling, Command):
     def _canvas(self, model: Any, writing: Writing) -> torch.Tensor:
         """The prompt and the masks around it, one row."""
         if isinstance(writing, Board):
+            if self.length is not None:
+                raise ValueError("--length: a board always has its 81 cells; leave it out.")
             return torch.tensor([writing.read(self.prompt or "." * 81)])
         if self.length is not None and self.length < 1:
             raise ValueError(f"--length {self.length}: a sequence has at least 1 token.")

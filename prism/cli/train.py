@@ -75,6 +75,11 @@ class _Run(_Corpus, TrainingOptions, Command):
     trackers: tuple[str, ...] = ()
     """tensorboard, wandb."""
 
+    def check(self) -> None:
+        super().check()
+        if self.output.exists() and not self.output.is_dir():
+            raise ValueError(f"--output {self.output}: that is a file; name a folder.")
+
     def fit(self, model: Backbone | PrismModel, loss: DenoisingLoss | PrismLoss, rows: torch.Tensor) -> _Fitted:
         """Train, and take the averaged weights."""
         examples, held_out = self.split(rows, self.seed)

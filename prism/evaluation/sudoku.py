@@ -67,6 +67,7 @@ def evaluate_sudoku(
     seed: int = 0,
     draw: Draw | None = None,
     schedule: Schedule | None = None,
+    block: int | None = None,
     batch: int = 256,
     device: torch.device | str = "cpu",
     watch: Callable[[Step], object] | None = None,
@@ -81,7 +82,9 @@ def evaluate_sudoku(
     for first in range(0, len(puzzles), batch):
         state = puzzle_state(puzzles[first : first + batch], device)
         noise = Noise.rows(seed, len(state.tokens), first=first, device=device)
-        result = generate(model, state, policy, steps=steps, noise=noise, draw=draw, schedule=schedule, watch=watch)
+        result = generate(
+            model, state, policy, steps=steps, noise=noise, draw=draw, schedule=schedule, block=block, watch=watch
+        )
         boards.append(_completed(result.tokens))
         forwards.append(result.forwards.cpu().numpy())
         remasks.append(result.remasks.cpu().numpy())

@@ -44,7 +44,8 @@ class Draw:
         return torch.cat([self._tokens(logs, uniform) for logs, uniform in chunks])
 
     def _tokens(self, log_probabilities: Float[Tensor, "n v"], uniforms: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
-        logits = log_probabilities.double() / self.temperature
+        logits = log_probabilities.double()
+        logits = (logits - logits.max(-1, keepdim=True).values) / self.temperature  # the top at 0: nothing overflows
         if self.top_k is not None and self.top_k < logits.shape[-1]:
             kth = logits.topk(self.top_k, dim=-1).values[:, -1:]
             logits = logits.masked_fill(logits < kth, -torch.inf)

@@ -20,6 +20,8 @@ from prism.sampling.policy import Law, Moment, Policy
 from prism.schedule import Budget, Schedule
 from prism.state import Counts, Edit, Mask, Prediction, State, Step, Tokens
 
+MOST_STEPS = 1_000_000  # a timetable is laid out for every step; nothing needs more than a step per token
+
 
 @runtime_checkable
 class Denoiser(Protocol):
@@ -115,8 +117,8 @@ class _Plan:
 
     @staticmethod
     def of(state: State, policy: Policy, steps: int, schedule: Schedule, block: int | None) -> _Plan:
-        if steps < 1:
-            raise ValueError(f"steps={steps}: sampling takes at least 1 step.")
+        if not 1 <= steps <= MOST_STEPS:
+            raise ValueError(f"steps={steps}: sampling takes at least 1 step and at most {MOST_STEPS:,}.")
         if block is not None and block < 1:
             raise ValueError(f"block={block}: a block holds at least 1 position; leave it out to write all at once.")
         free = ~state.frozen

@@ -90,8 +90,16 @@ reproduce | unknown command
 {EVALUATE} --batch 0 | --batch 0
 {EVALUATE} --batch -1 | --batch -1
 {EVALUATE} --batch x | --batch
-{EVALUATE} --device tpu9 | --device tpu9
-{EVALUATE} --device cuda:99 | no such GPU
+{EVALUATE} --device tpu9 | --device tpu9: this machine has no such device
+{EVALUATE} --device cuda:99 | no such device
+{EVALUATE} --device mps | no such device
+{EVALUATE} --steps 100000000 | at most 1,000,000
+{EVALUATE} --block 0 | block=0
+{EVALUATE} --block 1 --steps 50 | blocks of 1
+{EVALUATE} --k 1e3 | --k: expected int, got '1000.0'
+{EVALUATE} --on x | --on: expected float, got 'x'
+{EVALUATE} --config {{f}}/bytes.txt | --config: that is not a YAML file
+{EVALUATE} --config {{f}} | --config
 {EVALUATE} --device "" | --device
 {EVALUATE} --dtype int8 | --dtype int8
 {EVALUATE} --dtype float99 | --dtype float99
@@ -136,6 +144,8 @@ compare sudoku --model {{m}}/sudoku --puzzle x | did you mean
 {SAMPLE} --block -4 | block=-4
 {SAMPLE} --block 9 --steps 3 | blocks of 9
 {SAMPLE} --policy nope | Unknown policy
+{SAMPLE} --length 10 | leave it out
+{SAMPLE} --count 100000000000 | not enough memory
 {SAMPLE} --lenght 3 | did you mean '--length'
 {SAMPLE} --k 82 | more than the 81
 sample --model {{m}}/words --length 3 --prompt "1 2 3 4" | shorter than the prompt
@@ -210,6 +220,7 @@ score --text 1 --model {{m}}/sudoku --json {{f}} | that is a folder
 {PRETRAIN} --resmue true | did you mean '--resume'
 {PRETRAIN} --output | --output
 pretrain --steps 1 | output
+pretrain --output {{f}}/empty.txt | that is a file
 {FINETUNE} --head big | Unknown head
 {FINETUNE} --head none | --head none
 {FINETUNE} --k 0 | k=0

@@ -240,7 +240,7 @@ def test_every_method_has_its_own_name_and_cites_something() -> None:
     papers = (Path(prism.sampling.__file__).parent.parent / "papers.bib").read_text(encoding="utf-8")
     for method in METHODS:
         assert all(f"{{{key}," in papers for key in method.build(Settings()).cites)
-        assert method.uses <= set(Settings.__dataclass_fields__)
+        assert method.uses <= {*Settings.__dataclass_fields__, "schedule"}
 
 
 def test_argmax_draws_make_confidence_top_probability() -> None:

@@ -31,21 +31,19 @@ class _Independent(Policy):
     order: Order = field(default_factory=RandomOrder)
 
     @abstractmethod
-    def sigma(self, budget: Budget) -> Float[Tensor, " b"]:
-        """The remasking probability; the caller caps it at σ_max."""
+    def remask_rate(self, now: Moment) -> Float[Tensor, "b #l"]:
+        """The probability with which each committed token goes back."""
+
+    @abstractmethod
+    def commit_rate(self, budget: Budget) -> Float[Tensor, " b"]:
+        """The probability with which each mask is committed."""
 
     def decide(self, now: Moment) -> Edit:
-        budget, state = now.budget, now.state
-        sigma = self.sigma(budget).minimum(budget.sigma_max)
-        remask = state.committed & (now.uniform(Purpose.REMASK) < sigma[:, None])
-        rate = budget.commit_rate + sigma * budget.alpha_t / (1 - budget.alpha_t).clamp_min(1e-12)
+        state = now.state
+        remask = state.committed & (now.uniform(Purpose.REMASK) < self.remask_rate(now))
         ranking = self.order.rank(now)
-        write = highest(ranking.scores, state.masked, bernoulli_count(now, state.masked, rate))
-        return Edit(write=write, remask=remask, draft=ranking.draft)
-
-    @property
-    def law(self) -> Law:
-        return Law.EXPECTED
+        count = bernoulli_count(now, state.masked, self.commit_rate(now.budget))
+        return Edit(write=highest(ranking.scores, state.masked, count), remask=remask, draft=ranking.draft)
 
     @property
     def cites(self) -> tuple[str, ...]:
@@ -57,7 +55,29 @@ class _Independent(Policy):
 
 
 @dataclass(frozen=True)
-class ReMDMCap(_Independent):
+class _Uniform(_Independent):
+    """One σ for all committed tokens of a row, at most σ_max."""
+
+    @abstractmethod
+    def sigma(self, budget: Budget) -> Float[Tensor, " b"]:
+        """The remasking probability before it is capped at σ_max."""
+
+    def remask_rate(self, now: Moment) -> Float[Tensor, "b #l"]:
+        return self._capped(now.budget)[:, None]
+
+    def commit_rate(self, budget: Budget) -> Float[Tensor, " b"]:
+        return budget.commit_rate + self._capped(budget) * budget.alpha_t / (1 - budget.alpha_t).clamp_min(1e-12)
+
+    def _capped(self, budget: Budget) -> Float[Tensor, " b"]:
+        return self.sigma(budget).minimum(budget.sigma_max)
+
+    @property
+    def law(self) -> Law:
+        return Law.EXPECTED
+
+
+@dataclass(frozen=True)
+class ReMDMCap(_Uniform):
     """σ = min(η, σ_max) (ReMDM-cap, Section 4.1)."""
 
     eta: float = 0.04
@@ -67,7 +87,7 @@ class ReMDMCap(_Independent):
 
 
 @dataclass(frozen=True)
-class ReMDMRescale(_Independent):
+class ReMDMRescale(_Uniform):
     """σ = η·σ_max (ReMDM-rescale, Section 4.1)."""
 
     eta: float = 0.045
@@ -77,7 +97,7 @@ class ReMDMRescale(_Independent):
 
 
 @dataclass(frozen=True)
-class ReMDMSwitch(_Independent):
+class ReMDMSwitch(_Uniform):
     """σ = min(η, σ_max) once t <= t_switch, 0 before (ReMDM-switch, Section 4.2)."""
 
     eta: float = 0.04
@@ -88,7 +108,7 @@ class ReMDMSwitch(_Independent):
 
 
 @dataclass(frozen=True)
-class ReMDMLoop(_Independent):
+class ReMDMLoop(_Uniform):
     """σ = η while the schedule holds α at α_on between t_on and t_off, 0 before and after (ReMDM-loop, Section 4.2)."""
 
     eta: float = 0.02
@@ -104,7 +124,7 @@ class ReMDMLoop(_Independent):
 
 
 @dataclass(frozen=True)
-class ReMDMConf(Policy):
+class ReMDMConf(_Independent):
     """σ^i = softmax_i(-ψ)·σ_max with ψ^i the probability token i had when it was committed (ReMDM-conf, Section 4.1).
 
     As published: the softmax runs over the whole sequence, so fewer than one token goes back per step on average, and masks
@@ -112,32 +132,20 @@ class ReMDMConf(Policy):
     `remask.LowConfidence`.
     """
 
-    order: Order = field(default_factory=RandomOrder)
+    def remask_rate(self, now: Moment) -> Float[Tensor, "b #l"]:
+        weight = torch.where(now.state.committed, (-now.state.confidence.double()).exp(), 0.0)
+        return weight / weight.sum(1, keepdim=True).clamp_min(1e-12) * now.budget.sigma_max[:, None]
 
-    def decide(self, now: Moment) -> Edit:
-        budget, state = now.budget, now.state
-        weight = torch.where(state.committed, (-state.confidence.double()).exp(), 0.0)
-        share = weight / weight.sum(1, keepdim=True).clamp_min(1e-12)
-        remask = state.committed & (now.uniform(Purpose.REMASK) < share * budget.sigma_max[:, None])
-        ranking = self.order.rank(now)
-        write = highest(ranking.scores, state.masked, bernoulli_count(now, state.masked, budget.commit_rate))
-        return Edit(write=write, remask=remask, draft=ranking.draft)
+    def commit_rate(self, budget: Budget) -> Float[Tensor, " b"]:
+        return budget.commit_rate
 
     @property
     def law(self) -> Law:
         return Law.FREE
 
-    @property
-    def cites(self) -> tuple[str, ...]:
-        return ("wang2025remasking", self.order.cite)
-
-    @property
-    def rests_when_full(self) -> bool:
-        return False
-
 
 @dataclass(frozen=True)
-class ForwardBackward(_Independent):
+class ForwardBackward(_Uniform):
     """σ = (α_s - α_t)/α_t: one step back for every step forward (Campbell et al. 2022, Section 4.4)."""
 
     def sigma(self, budget: Budget) -> Float[Tensor, " b"]:
@@ -149,7 +157,7 @@ class ForwardBackward(_Independent):
 
 
 @dataclass(frozen=True)
-class DFMCorrector(_Independent):
+class DFMCorrector(_Uniform):
     """σ = β(t)(α_s - α_t)/α_t with β(t) = A·(t(1 - t))^γ (Gat et al. 2024, corrector sampling; A = 10 and γ = ¼ there).
 
     A = 1 and γ = 0 decide as forward–backward does. Steps are no longer than 1/((1 + β)/t + β/(1 - t)), which keeps every
