@@ -1,1 +1,1 @@
-"""."""
+"""What is learned: pure functions of a model and a batch."""

@@ -1,1 +1,1 @@
-"""."""
+"""Backbones, heads, and what joins them."""
