@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prism.cli.command import Command, console
+from prism.cli.command import Command, console, show_record
+from prism.evaluation.record import Stopwatch, plain
 from prism.recipes.sampling import Sampling
 
 BIBLIOGRAPHY = Path(__file__).resolve().parent.parent / "papers.bib"
@@ -24,9 +25,11 @@ class Cite(Sampling, Command):
     """Print the BibTeX of the methods a sampler is made of."""
 
     def run(self) -> dict[str, Any]:
-        known = entries()
+        clock, known = Stopwatch(), entries()
         keys = list(dict.fromkeys(("kim2026prism", *self.build_policy().cites)))
         for key in keys:
             console.print(known[key], markup=False, soft_wrap=True)
             console.print()
-        return {"keys": keys, "bibtex": [known[key] for key in keys]}
+        record = clock.record("cite", self, seed=self.seed)
+        show_record(record, before="% ")  # a comment, should the output become a .bib file
+        return {"keys": keys, "bibtex": [known[key] for key in keys], "record": plain(record)}

@@ -19,6 +19,7 @@ from prism.data.writing import Writing, writing_for
 from prism.evaluation.record import Record
 from prism.models.backbone import Backbone
 from prism.models.hub import load_model
+from prism.sampling.policies import Method
 
 console = Console(highlight=False)
 EMBEDDED = Path(__file__).resolve().parent.parent / "assets" / "sudoku"
@@ -88,9 +89,22 @@ class WithModel(OnDevice):
         return loaded.eval()
 
     def writing(self, model: Any) -> Writing:
-        backbone = model if isinstance(model, Backbone) else model.backbone
         folder = Path(self.model) if self.model is not None and Path(self.model).is_dir() else None
-        return writing_for(folder, model.facts.vocab_size, getattr(getattr(backbone, "config", None), "length", None))
+        return writing_for(folder, model.facts.vocab_size, own_length(model))
+
+
+def own_length(model: Any) -> int | None:
+    """The length of the sequences the model was trained for, where it says so."""
+    backbone = model if isinstance(model, Backbone) else model.backbone
+    return getattr(getattr(backbone, "config", None), "length", None)
+
+
+def require_head(model: Any, method: Method) -> None:
+    if method.needs_head and getattr(model, "quality_head", None) is None:
+        raise ValueError(
+            f"The policy {method.name!r} needs a quality head and this model has none; attach one with prism finetune, or pick "
+            "a training-free policy such as --policy vanilla."
+        )
 
 
 @contextmanager
@@ -102,12 +116,13 @@ def progress(what: str, total: int) -> Iterator[Any]:
         yield lambda done: bar.update(task, completed=done)
 
 
-def show_record(record: Record) -> None:
+def show_record(record: Record, before: str = "") -> None:
     """One line under a result: enough to say what it came from."""
     commit = record.commit or "none"
     console.print(
-        f"[dim]{record.command} · seed {record.seed} · {record.device} · {record.dtype} · "
-        f"commit {commit[:12]}{'+' * commit.endswith('+')} · {record.wall_seconds:.1f} s[/dim]"
+        f"[dim]{before}{record.command} · seed {record.seed} · {record.device} · {record.dtype} · "
+        f"commit {commit[:12]}{'+' * commit.endswith('+')} · {record.wall_seconds:.1f} s[/dim]",
+        soft_wrap=True,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from prism.cli.command import Command, WithModel, console, progress, show_record
+from prism.cli.command import Command, WithModel, console, progress, require_head, show_record
 from prism.data import sudoku
 from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.statistics import paired_difference
@@ -41,11 +41,7 @@ class _OnPuzzles(WithModel, Sampling, Command):
     def measure(self, model: Any, puzzles: np.ndarray, sampling: Sampling) -> SudokuRun:
         """One policy on all puzzles."""
         policy = sampling.build_policy()
-        if sampling.method().needs_head and getattr(model, "quality_head", None) is None:
-            raise ValueError(
-                f"The policy {sampling.policy!r} needs a quality head and this model has none; fine-tune one with "
-                "prism finetune, or pick a training-free policy."
-            )
+        require_head(model, sampling.method())
         with progress(f"{sampling.policy}, {sampling.order or 'own'} order", len(puzzles)) as done:
             return evaluate_sudoku(
                 model,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from rich.text import Text
 
-from prism.cli.command import Command, WithModel, console, show_record
+from prism.cli.command import Command, WithModel, console, own_length, require_head, show_record
 from prism.cli.palette import quality_style
 from prism.data.writing import Board, Writing
 from prism.evaluation.record import Stopwatch, plain
@@ -37,11 +37,7 @@ class Sample(WithModel, Sampling, Command):
         if self.count < 1:
             raise ValueError(f"--count {self.count}: generate at least 1 sequence.")
         model = self.load()
-        if self.method().needs_head and getattr(model, "quality_head", None) is None:
-            raise ValueError(
-                f"The policy {self.policy!r} needs a quality head and this model has none; attach one with "
-                "prism finetune, or pick a training-free policy such as --policy vanilla."
-            )
+        require_head(model, self.method())
         writing = self.writing(model)
         tokens = self._canvas(model, writing).repeat(self.count, 1).to(self.torch_device())
         state = start(tokens, model.facts.mask_id)
@@ -86,8 +82,7 @@ class Sample(WithModel, Sampling, Command):
         if self.length is not None and self.length < 1:
             raise ValueError(f"--length {self.length}: a sequence has at least 1 token.")
         prompt = writing.prompt(self.prompt) if self.prompt else []
-        length = self.length or getattr(getattr(model, "config", None), "length", None)
-        length = length or getattr(getattr(getattr(model, "backbone", None), "config", None), "length", None)
+        length = self.length or own_length(model)
         if self.length is None and model.facts.mask_id in prompt:
             length = len(prompt)  # the prompt says itself what is to be filled in
         if length is None:

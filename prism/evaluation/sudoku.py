@@ -24,9 +24,6 @@ from prism.state import State, Step, start
 
 Boards = UInt8[np.ndarray, "n 81"]
 
-VOCABULARY = 11
-BLANK = 0
-
 
 @dataclass(frozen=True)
 class SudokuRun:
@@ -105,14 +102,14 @@ def evaluate_sudoku(
 def puzzle_state(puzzles: Boards, device: torch.device | str = "cpu") -> State:
     """Clues and row ends are given, blanks are masks."""
     tokens = torch.from_numpy(sudoku.to_tokens(puzzles)).long().to(device)
-    return start(tokens, BLANK)
+    return start(tokens, sudoku.MASK)
 
 
 def check_model(facts: Facts) -> None:
-    if (facts.vocab_size, facts.mask_id) != (VOCABULARY, BLANK):
+    if (facts.vocab_size, facts.mask_id) != (sudoku.VOCABULARY, sudoku.MASK):
         raise ValueError(
-            f"A Sudoku model has vocabulary {VOCABULARY} with mask {BLANK}; this one has {facts.vocab_size} with mask "
-            f"{facts.mask_id}. Pretrain one with: prism pretrain --data sudoku"
+            f"A Sudoku model has vocabulary {sudoku.VOCABULARY} with mask {sudoku.MASK}; this one has "
+            f"{facts.vocab_size} with mask {facts.mask_id}. Pretrain one with: prism pretrain --data sudoku"
         )
 
 

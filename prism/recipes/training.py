@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from prism.losses.denoising import DenoisingLoss, PerMask, PerTime, Weighting
 from prism.losses.masking import ByCount, ByProbability, Masking
@@ -21,7 +21,7 @@ PRECISIONS: dict[str, Precision] = {"fp32": Precision.FP32, "bf16": Precision.BF
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
-    """How to train."""
+    """How to train: the fields of `Optimisation`, with names where that holds objects."""
 
     steps: int = 1000
     """Optimiser steps."""
@@ -66,27 +66,9 @@ class TrainingOptions:
 
     def build_optimisation(self) -> Optimisation:
         rates: dict[str, Rate] = {"constant": Constant(), "cosine": Cosine(), "cycles": CosineCycles(self.cycles)}
-        return Optimisation(
-            steps=self.steps,
-            batch=self.batch,
-            accumulate=self.accumulate,
-            lr=self.lr,
-            backbone_lr=self.backbone_lr,
-            lora_lr=self.lora_lr,
-            head_lr=self.head_lr,
-            weight_decay=self.weight_decay,
-            clip=self.clip,
-            warmup=self.warmup,
-            rate=pick(self.rate, rates, "rate"),
-            ema=self.ema,
-            precision=pick(self.precision, PRECISIONS, "precision"),
-            compile=self.compile,
-            seed=self.seed,
-            log_every=self.log_every,
-            evaluate_every=self.evaluate_every,
-            checkpoint_every=self.checkpoint_every,
-            keep=self.keep,
-        )
+        named = {"rate": pick(self.rate, rates, "rate"), "precision": pick(self.precision, PRECISIONS, "precision")}
+        shared = {f.name: getattr(self, f.name) for f in fields(Optimisation) if hasattr(self, f.name)}
+        return Optimisation(**(shared | named))
 
 
 @dataclass(frozen=True, kw_only=True)
