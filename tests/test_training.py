@@ -134,7 +134,7 @@ def test_clipping_bounds_what_the_optimiser_sees(tmp_path: Path) -> None:
 def test_bfloat16_products_and_float32_weights(tmp_path: Path) -> None:
     seen: list[torch.dtype] = []
     model = tiny_dit()
-    model.get_submodule("blocks.0.mlp").register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    model.get_submodule("blocks.0").mlp[1].register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
     settings = replace(SETTINGS, precision=Precision.BF16, steps=3)
     with torch.backends.mkldnn.flags(enabled=False):  # some virtual machines announce AMX and then forbid it
         trained = pretrain(tmp_path / "bf16", model, settings, evaluate=probe)

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from rich.columns import Columns
 from rich.live import Live
-from rich.panel import Panel
-from rich.text import Text
 
-from prism.cli.board import BoardView
-from prism.cli.command import Command, WithModel, console, progress, show_record
+from prism.cli.animation import gif, page
+from prism.cli.board import Scene, drawing, frames, side_by_side, tally
+from prism.cli.command import Command, WithModel, console, require_head, show_record
 from prism.data import sudoku
 from prism.evaluation.record import Stopwatch, plain
-from prism.evaluation.sudoku import check_model, evaluate_sudoku, puzzle_state
+from prism.evaluation.sudoku import check_model, evaluate_sudoku
 from prism.noise import Noise
 from prism.recipes.sampling import Sampling
-from prism.sampling.loop import sample
-from prism.state import Step
 
 WITHOUT, WITH = "without self-correction", "with PRISM"
+AT_ONCE = 5  # puzzles counted together: few enough for the tally to move, enough to be quick
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,33 +46,32 @@ class Demo(WithModel, Command):
     """Seconds a step stays on the screen at least."""
     seed: int = 0
     """Other puzzles, other draws."""
+    gif: Path | None = None
+    """Save what is shown as an animated picture: out.gif."""
+    html: Path | None = None
+    """Save what is shown as a page that plays it, all in one file: out.html."""
+
+    def check(self) -> None:
+        super().check()
+        for flag, path in (("--gif", self.gif), ("--html", self.html)):
+            if path is not None:
+                _check_target(flag, path)
 
     def run(self) -> dict[str, Any]:
         clock = Stopwatch()
         if self.count < 1 or self.tally < 0:
             raise ValueError(f"--count {self.count} must be at least 1 and --tally {self.tally} at least 0.")
-        policies = {WITHOUT: self._sampling("vanilla"), WITH: self._sampling("prism")}
+        if self.steps < 1 or not 0 <= self.pace <= 60:
+            raise ValueError(f"--steps {self.steps} must be at least 1 and --pace {self.pace} from 0 to 60 seconds.")
+        ways = self._ways()
         shown, counted = self._puzzles()
         model = self.load()
         check_model(model.facts)
-        solved = dict.fromkeys(policies, 0)
-        for number, puzzle in enumerate(shown):
-            for name, success in self._show(model, puzzle, number, policies).items():
-                solved[name] += success
-        if len(counted):
-            for name, sampling in policies.items():
-                with progress(f"{len(counted)} more puzzles, {name}", len(counted)) as done:
-                    run = evaluate_sudoku(
-                        model,
-                        counted,
-                        sampling.build_policy(),
-                        steps=self.steps,
-                        seed=self.seed + 1,
-                        batch=40,
-                        device=self.torch_device(),
-                        done=done,
-                    )
-                solved[name] += int(run.solved.sum())
+        for sampling in ways.values():
+            require_head(model, sampling.method())
+        scenes = self._play(self.scenes(model, shown))
+        self._save(scenes)
+        solved = self._count(model, counted, scenes[-1].solved, len(shown))
         boards = len(shown) + len(counted)
         for name, count in solved.items():
             console.print(f"{name:<24} [bold]{count}[/bold] of {boards} solved")
@@ -81,66 +79,101 @@ class Demo(WithModel, Command):
         show_record(record)
         return {"boards": boards, "solved": solved, "record": plain(record)}
 
-    def _sampling(self, policy: str) -> Sampling:
-        sampling = Sampling(policy=policy, k=self.k if policy == "prism" else None, steps=self.steps)
-        sampling.build_policy()
-        return sampling
+    def scenes(self, model: Any, puzzles: np.ndarray) -> Iterator[Scene]:
+        """Every puzzle both ways, step by step."""
+        solved = dict.fromkeys(self._ways(), 0)
+        for number, puzzle in enumerate(puzzles):
+            runs = {
+                name: frames(
+                    model,
+                    puzzle,
+                    sampling.build_policy(),
+                    steps=self.steps,
+                    noise=Noise.rows(self.seed, 1, first=number, device=self.torch_device()),
+                )
+                for name, sampling in self._ways().items()
+            }
+            for scene in side_by_side(runs, puzzle=number + 1, puzzles=len(puzzles), solved=solved):
+                yield scene
+                solved = scene.solved
+
+    def _ways(self) -> dict[str, Sampling]:
+        vanilla, prism = (
+            Sampling(policy="vanilla", steps=self.steps),
+            Sampling(policy="prism", k=self.k, steps=self.steps),
+        )
+        prism.build_policy()  # complains of a bad --k before anything is loaded
+        return {WITHOUT: vanilla, WITH: prism}
 
     def _puzzles(self) -> tuple[np.ndarray, np.ndarray]:
         """Those to show and those to count."""
         if self.puzzle is None:
             made = sudoku.puzzles(self.count + self.tally, self.clues, seed=self.seed).puzzle
             return made[: self.count], made[self.count :]
-        puzzle = sudoku.parse_puzzle(self.puzzle)
+        try:
+            puzzle = sudoku.parse_puzzle(self.puzzle)
+        except sudoku.SudokuError as error:
+            raise ValueError(f"--puzzle: {error}") from error
         found = sudoku.diagnose(puzzle)
-        if found.verdict is not sudoku.Verdict.FINE:
-            raise ValueError(f"--puzzle: {found}")
+        if found.verdict is sudoku.Verdict.UNSOLVABLE:
+            raise ValueError(f"--puzzle: this one {found}; check that every clue was copied right.")
         if not (puzzle == 0).any():
             raise ValueError("--puzzle: this board has no blanks; there is nothing to solve.")
+        if found.verdict is sudoku.Verdict.SEVERAL:
+            console.print(f"This puzzle {found}; any of them counts as solved.")
         return puzzle[None], puzzle[None][:0]
 
-    def _show(self, model: Any, puzzle: np.ndarray, number: int, policies: dict[str, Sampling]) -> dict[str, bool]:
-        """Both ways side by side, step by step."""
-        runs: dict[str, Iterator[Step]] = {
-            name: sample(
-                model,
-                puzzle_state(puzzle[None], self.torch_device()),
-                sampling.build_policy(),
-                steps=self.steps,
-                noise=Noise.rows(self.seed, 1, first=number, device=self.torch_device()),
-            )
-            for name, sampling in policies.items()
-        }
-        last: dict[str, Step] = {}
-        with Live(console=console, refresh_per_second=30, transient=False) as live:
-            for steps in zip(*runs.values(), strict=False):
-                began = time.perf_counter()
-                last = dict(zip(runs, steps, strict=True))
-                live.update(Columns([self._panel(name, step, puzzle) for name, step in last.items()]))
-                if console.is_terminal:
-                    time.sleep(max(0.0, self.pace - (time.perf_counter() - began)))
-            finished = {name: self._solved(step, puzzle) for name, step in last.items()}
-            live.update(Columns([self._panel(name, step, puzzle, finished[name]) for name, step in last.items()]))
-        console.print()
-        return finished
+    def _play(self, scenes: Iterator[Scene]) -> list[Scene]:
+        """Show the scenes as they come, and keep them."""
+        if console.is_terminal:
+            console.print("[dim]Blue: the model is sure of a digit. Red: it doubts it. ✗: it takes it back.[/dim]")
+        kept: list[Scene] = []
+        for _, of_one_puzzle in groupby(scenes, key=lambda scene: scene.puzzle):
+            with Live(console=console, auto_refresh=False) as live:
+                due = 0.0
+                for scene in of_one_puzzle:
+                    if console.is_terminal:
+                        time.sleep(max(0.0, due - time.perf_counter()))
+                    live.update(drawing(scene), refresh=True)
+                    due = time.perf_counter() + self.pace
+                    kept.append(scene)
+            console.print()
+        return kept
 
-    def _panel(self, name: str, step: Step, puzzle: np.ndarray, solved: bool | None = None) -> Panel:
-        cells = torch.as_tensor(sudoku.CELLS)
+    def _save(self, scenes: list[Scene]) -> None:
+        if self.gif is not None:
+            self.gif.write_bytes(gif(scenes))
+        if self.html is not None:
+            self.html.write_text(page(scenes), encoding="utf-8")
+        for path in (self.gif, self.html):
+            if path is not None:
+                console.print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)", soft_wrap=True, markup=False)
 
-        def on_board(tensor: torch.Tensor) -> np.ndarray:
-            return tensor[0].cpu()[cells].numpy()
+    def _count(self, model: Any, puzzles: np.ndarray, solved: dict[str, int], shown: int) -> dict[str, int]:
+        """The tally after these puzzles too, which are solved unseen."""
+        solved = dict(solved)
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            for first in range(0, len(puzzles), AT_ONCE):
+                live.update(tally(solved, shown + first, f"{len(puzzles) - first} more to count"), refresh=True)
+                for name, sampling in self._ways().items():
+                    run = evaluate_sudoku(
+                        model,
+                        puzzles[first : first + AT_ONCE],
+                        sampling.build_policy(),
+                        steps=self.steps,
+                        seed=self.seed + 1 + first,
+                        device=self.torch_device(),
+                    )
+                    solved[name] += int(run.solved.sum())
+        return solved
 
-        quality = step.prediction.quality if step.prediction.has_quality else None
-        view = BoardView(
-            digits=on_board(step.after.tokens),
-            clues=puzzle > 0,
-            quality=None if quality is None else on_board(quality.detach().float()),
-            taken_back=on_board(step.edit.remask),
-        )
-        verdict = {None: "", True: "[green]solved[/green]", False: "[red]wrong[/red]"}[solved]
-        note = Text.from_markup(f"step {int(step.after.step[0])}, {int(step.remasks[0])} taken back  {verdict}")
-        return Panel(view.text() + Text("\n") + note, title=name, width=31)
 
-    def _solved(self, step: Step, puzzle: np.ndarray) -> bool:
-        board = sudoku.from_tokens(step.after.tokens.cpu().numpy().astype(np.uint8))
-        return bool(sudoku.solves(board, puzzle[None])[0])
+def _check_target(flag: str, path: Path) -> None:
+    suffix = f".{flag.removeprefix('--')}"
+    if path.is_dir():
+        raise ValueError(f"{flag} {path}: that is a folder; name a file.")
+    if path.suffix.lower() != suffix:
+        raise ValueError(f"{flag} {path}: the name must end in {suffix}.")
+    parent = path.absolute().parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise ValueError(f"{flag} {path}: cannot write into {parent}; make the folder or choose another.")

@@ -28,6 +28,12 @@ class Batch:
     attend: Mask | None = None
     """False on padding; None when no row is padded."""
 
+    def to(self, device: torch.device) -> Batch:
+        parts = (self.tokens, self.maskable, self.attend)
+        tokens, maskable, attend = (None if part is None else part.to(device) for part in parts)
+        assert tokens is not None
+        return Batch(tokens, maskable, attend)
+
     @property
     def free(self) -> Mask:
         free = torch.ones_like(self.tokens, dtype=torch.bool) if self.maskable is None else self.maskable

@@ -7,6 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 import torch
 from jaxtyping import Float, Int
@@ -74,6 +75,12 @@ class Backbone(nn.Module, ABC):
     def predict(self, tokens: Tokens, attend: Mask | None = None) -> Prediction:
         return prediction_of(self, self(tokens, attend))
 
+    def matrices(self) -> dict[Tensor, int]:
+        """The weights `Muon` may train, each with the number of matrices stacked in it: the linear layers of the blocks."""
+        lists = [module for module in self.modules() if isinstance(module, nn.ModuleList)]
+        layers = [layer for blocks in lists for layer in blocks.modules() if isinstance(layer, nn.Linear)]
+        return dict.fromkeys((layer.weight for layer in layers), 1)
+
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
@@ -86,6 +93,7 @@ def prediction_of(backbone: Backbone, hidden: Hidden) -> Prediction:
     )
 
 
+@lru_cache(maxsize=16)  # sending it to a GPU anew would wait for the GPU at every step
 def forbidden(facts: Facts, device: torch.device) -> Int[Tensor, " f"]:
     """Ids no policy may draw: the mask (where the logits have a row for it) and what the model suppresses."""
     ids = [facts.mask_id] if facts.mask_id < facts.vocab_size else []

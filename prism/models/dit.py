@@ -69,6 +69,7 @@ class DiT(Backbone):
         d, c = config.hidden_size, config.cond_size
         self.vocab_embed = _Embedding(d, config.vocab_size)
         self.sigma_map = _NoiseLevel(c)
+        self.rotary = Rotary(d // config.heads)
         self.blocks = nn.ModuleList(DiTBlock(d, config.heads, c, config.dropout) for _ in range(config.blocks))
         self.output_layer = FinalLayer(d, config.vocab_size, c)
 
@@ -77,13 +78,18 @@ class DiT(Backbone):
             raise ValueError("The DiT keeps no cache; leave cache=None.")
         x = self.vocab_embed(tokens)
         condition = F.silu(self.sigma_map(self._noise_level(tokens, attend)))
-        rotation = rotary(tokens.shape[1], self.config.hidden_size // self.config.heads, x.device)
+        rotation = self.rotary(tokens.shape[1])
         for block in self.blocks:
             x = block(x, condition, rotation, attend)
         return self.output_layer.features(x, condition)
 
     def unembed(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
         return self.output_layer.linear(hidden)
+
+    def matrices(self) -> dict[Tensor, int]:
+        """Not adaLN's, which only ever see a few conditions."""
+        layers = [(name, layer) for name, layer in self.blocks.named_modules() if type(layer) is nn.Linear]
+        return {layer.weight: 3 if "qkv" in name else 1 for name, layer in layers if "adaLN" not in name}
 
     def _noise_level(self, tokens: Tokens, attend: Mask | None) -> Float[Tensor, " n"]:
         """σ = -log(1 - t), t read off the share of masks; without time conditioning always 0, once for the batch."""
@@ -136,6 +142,18 @@ class ModulatedNorm(nn.Module):
             return F.layer_norm(x, x.shape[-1:], scale[0, 0], shift[0, 0])
         return F.layer_norm(x, x.shape[-1:]) * scale + shift
 
+    def into(
+        self, linear: nn.Module, x: Float[Tensor, "b l d"], shift: Float[Tensor, "n 1 d"], scale: Float[Tensor, "n 1 d"]
+    ) -> Float[Tensor, "b l e"]:
+        """`linear` of the modulated norm. One condition for the whole batch is moved into the weights, where it costs nothing:
+        W·(LN(x)·s + t) + b = (W·s)·LN(x) + (W·t + b)."""
+        if len(scale) > 1 or type(linear) is not nn.Linear:  # a linear layer with LoRA is more than its weight
+            return linear(self(x, shift, scale))
+        scale, shift = (self.weight * (1 + scale[0, 0])).to(linear.weight), shift[0, 0].to(linear.weight)
+        bias = linear.weight @ shift
+        bias = bias if linear.bias is None else bias + linear.bias
+        return F.linear(F.layer_norm(x, x.shape[-1:]), linear.weight * scale, bias)
+
 
 class DiTBlock(nn.Module):
     def __init__(self, d: int, heads: int, cond_size: int, dropout: float) -> None:
@@ -157,21 +175,31 @@ class DiTBlock(nn.Module):
         attend: Bool[Tensor, "b l"] | None,
     ) -> Float[Tensor, "b l d"]:
         shift1, scale1, gate1, shift2, scale2, gate2 = self.adaLN_modulation(condition)[:, None].chunk(6, dim=-1)
-        x = x + gate1 * self.dropout(self._attention(self.norm1(x, shift1, scale1), rotation, attend))
-        return x + gate2 * self.dropout(self.mlp(self.norm2(x, shift2, scale2)))
+        mixed = self._attention(self.norm1.into(self.attn_qkv, x, shift1, scale1), rotation, attend)
+        x = x + self.dropout(gated(self.attn_out, mixed, gate1))
+        up, activation, down = self.mlp
+        return x + self.dropout(gated(down, activation(self.norm2.into(up, x, shift2, scale2)), gate2))
 
     def _attention(
         self,
-        x: Float[Tensor, "b l d"],
+        qkv: Float[Tensor, "b l d3"],
         rotation: tuple[Float[Tensor, "l r"], Float[Tensor, "l r"]],
         attend: Bool[Tensor, "b l"] | None,
     ) -> Float[Tensor, "b l d"]:
-        b, length, d = x.shape
-        qkv = self.attn_qkv(x).view(b, length, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        b, length, d = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
+        qkv = qkv.view(b, length, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
         q, k = rotate(qkv[:2], rotation)
         mask = None if attend is None else attend[:, None, None, :]
         mixed = F.scaled_dot_product_attention(q, k, qkv[2], attn_mask=mask)
-        return self.attn_out(mixed.transpose(1, 2).reshape(b, length, d))
+        return mixed.transpose(1, 2).reshape(b, length, d)
+
+
+def gated(linear: nn.Module, x: Float[Tensor, "b l e"], gate: Float[Tensor, "n 1 d"]) -> Float[Tensor, "b l d"]:
+    """gate·linear(x), the gate moved into the weights where there is one for the whole batch."""
+    if len(gate) > 1 or type(linear) is not nn.Linear:
+        return gate * linear(x)
+    gate = gate[0, 0].to(linear.weight)
+    return F.linear(x, linear.weight * gate[:, None], None if linear.bias is None else linear.bias * gate)
 
 
 class FinalLayer(nn.Module):
@@ -194,11 +222,33 @@ def zero_init(linear: nn.Linear) -> nn.Linear:
     return linear
 
 
-def rotary(length: int, head_size: int, device: torch.device) -> tuple[Float[Tensor, "l r"], Float[Tensor, "l r"]]:
-    """Cosines and sines of position · 10000^(-2i/d) (Su et al. 2021)."""
-    rates = 10_000 ** (-torch.arange(0, head_size, 2, device=device).float() / head_size)
-    angles = torch.arange(length, device=device).float()[:, None] * rates
-    return angles.cos(), angles.sin()
+class Rotary(nn.Module):
+    """Cosines and sines of position · 10000^(-2i/d) (Su et al. 2021).
+
+    A table, because a compiler that sees how they are made makes them anew for every element it turns: 20 % of a training step.
+    """
+
+    cos: Tensor
+    sin: Tensor
+    known = 4096
+    """Positions in the table; those of longer sequences are computed."""
+
+    def __init__(self, head_size: int) -> None:
+        super().__init__()
+        self.head_size = head_size
+        cos, sin = self._angles(self.known, torch.device("cpu"))  # real even where the weights are still on "meta"
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def forward(self, length: int) -> tuple[Float[Tensor, "l r"], Float[Tensor, "l r"]]:
+        if length > self.known:
+            return self._angles(length, self.cos.device)
+        return self.cos[:length], self.sin[:length]
+
+    def _angles(self, length: int, device: torch.device) -> tuple[Float[Tensor, "l r"], Float[Tensor, "l r"]]:
+        rates = 10_000 ** (-torch.arange(0, self.head_size, 2, device=device).float() / self.head_size)
+        angles = torch.arange(length, device=device).float()[:, None] * rates
+        return angles.cos(), angles.sin()
 
 
 def rotate(

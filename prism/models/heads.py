@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from prism.models.dit import DiTBlock, FinalLayer, check_heads, rotary, zero_init
+from prism.models.dit import DiTBlock, FinalLayer, Rotary, check_heads, zero_init
 from prism.state import Hidden, Mask, Scores
 
 
@@ -87,13 +87,13 @@ class BlockHead(QualityHead):
         super().__init__()
         self.config = config
         self.block = DiTBlock(config.hidden_size, config.heads, config.cond_size, config.dropout)
+        self.rotary = Rotary(config.hidden_size // config.heads)
         self.output_layer = FinalLayer(config.hidden_size, 1, config.cond_size)
         self.register_buffer("condition", _constant(config.cond_size), persistent=False)
         self.condition: Tensor
 
     def forward(self, hidden: Hidden, attend: Mask | None = None) -> Scores:
-        rotation = rotary(hidden.shape[1], self.config.hidden_size // self.config.heads, hidden.device)
-        mixed = self.block(hidden, self.condition, rotation, attend)
+        mixed = self.block(hidden, self.condition, self.rotary(hidden.shape[1]), attend)
         return self.output_layer.linear(self.output_layer.features(mixed, self.condition))[..., 0]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Integer
@@ -25,8 +27,14 @@ def board_tokens(count: int, seed: int, *, excluding: np.ndarray | None = None) 
 def cells_only(rows: int, device: torch.device | str = "cpu") -> Mask:
     """Row ends are always given, so they are never masked. (The authors mask them too.)"""
     maskable = torch.zeros(sudoku.LENGTH, dtype=torch.bool, device=device)
-    maskable[torch.as_tensor(sudoku.CELLS, device=device)] = True
+    maskable[_cells(torch.device(device))] = True
     return maskable.expand(rows, sudoku.LENGTH)
+
+
+@lru_cache(maxsize=4)
+def _cells(device: torch.device) -> Int[Tensor, "81"]:
+    """Where the cells of a board lie in its tokens."""
+    return torch.as_tensor(sudoku.CELLS, device=device)
 
 
 def examples(tokens: Integer[Tensor, "n l"], *, seed: int, augment: bool) -> Shuffled:
@@ -53,7 +61,7 @@ def random_symmetry(tokens: Tokens, noise: Noise) -> Tokens:
     cells = torch.where(transposed, cells.transpose(1, 2), cells).reshape(len(tokens), 81)
     digits = uniform[:, 25:34].argsort(1) + 1
     digits = torch.cat([torch.zeros_like(digits[:, :1]), digits], dim=1)  # a mask stays a mask
-    places = torch.as_tensor(sudoku.CELLS, device=tokens.device)
+    places = _cells(tokens.device)
     out = tokens.clone()
     out[:, places] = digits.gather(1, tokens[:, places].gather(1, cells))
     return out

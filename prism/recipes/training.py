@@ -37,6 +37,8 @@ class TrainingOptions:
     """Another one for LoRA."""
     head_lr: float | None = None
     """Another one for the quality head."""
+    muon_lr: float | None = None
+    """Train the matrices of the backbone's blocks with Muon at this learning rate (0.003 is a good first try)."""
     weight_decay: float = 0.0
     """Of AdamW."""
     clip: float = 1.0

@@ -38,9 +38,9 @@ class Shuffled(Examples):
     def batch(self, rows: range, device: torch.device) -> Batch:
         count = len(self.tokens)
         epochs = range(rows.start // count, (rows.stop - 1) // count + 1)
-        orders = torch.cat([_order(count, self.seed, epoch) for epoch in epochs])
+        orders = torch.cat([_order(count, self.seed, epoch, self.tokens.device) for epoch in epochs])
         start = rows.start - epochs.start * count
-        chosen = orders[start : start + len(rows)].to(self.tokens.device)
+        chosen = orders[start : start + len(rows)]
         tokens, maskable, attend = (
             None if table is None else table[chosen].to(device) for table in (self.tokens, self.maskable, self.attend)
         )
@@ -52,8 +52,9 @@ class Shuffled(Examples):
 
 
 @lru_cache(maxsize=4)
-def _order(count: int, seed: int, epoch: int) -> Int[Tensor, " n"]:
-    return torch.randperm(count, generator=torch.Generator().manual_seed(mixed(seed, epoch)))
+def _order(count: int, seed: int, epoch: int, device: torch.device) -> Int[Tensor, " n"]:
+    """Drawn on the CPU, so that it is the same everywhere; moved once an epoch, since every transfer waits for the device."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(mixed(seed, epoch))).to(device)
 
 
 def mixed(*numbers: int) -> int:

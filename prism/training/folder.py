@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,9 +95,16 @@ class RunFolder:
         lines = self.log.read_text(encoding="utf-8").splitlines(keepends=True) if self.log.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]  # a killed process may leave half a line
 
-    def save(self, step: int, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, ema: Ema | None) -> None:
+    def save(
+        self,
+        step: int,
+        weights: Mapping[str, Tensor],
+        optimizers: Sequence[torch.optim.Optimizer],
+        ema: Ema | None,
+    ) -> None:
         moments = {
             f"{slot}/{name}": value
+            for optimizer in optimizers
             for name, weight in weights.items()
             for slot, value in optimizer.state.get(weight, {}).items()
         }
@@ -121,7 +128,7 @@ class RunFolder:
         for old in sorted(self.checkpoints.glob("step-*"))[: -self.keep]:
             shutil.rmtree(old.rename(old.with_name(f".{old.name}")))
 
-    def load(self, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, ema: Ema | None) -> int:
+    def load(self, weights: Mapping[str, Tensor], optimizers: Sequence[torch.optim.Optimizer], ema: Ema | None) -> int:
         """The newest checkpoint put back; the number of steps it had taken."""
         newest = self.newest()
         if newest is None:
@@ -129,12 +136,15 @@ class RunFolder:
         _fill(weights, newest, "weights")
         if ema is not None:
             _fill(ema.average, newest, "ema")
-        numbers = {weight: i for i, weight in enumerate(w for group in optimizer.param_groups for w in group["params"])}
-        state: dict[int, dict[str, Tensor]] = {i: {} for i in numbers.values()}
+        slots: dict[Tensor, dict[str, Tensor]] = {}
         for key, value in Folder(newest).tensors("moments.safetensors").items():
             slot, name = key.split("/", 1)
-            state[numbers[weights[name]]][slot] = value if slot == "step" else part_of(value, like=weights[name])
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": {i: slots for i, slots in state.items() if slots}})
+            whole_value = value if slot == "step" else part_of(value, like=weights[name])
+            slots.setdefault(weights[name], {})[slot] = whole_value
+        for optimizer in optimizers:
+            order = [weight for group in optimizer.param_groups for weight in group["params"]]
+            state = {i: slots[weight] for i, weight in enumerate(order) if weight in slots}
+            optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
         return int(newest.name.removeprefix("step-"))
 
 

@@ -26,6 +26,7 @@ from prism.training.ema import Ema
 from prism.training.examples import Examples, mixed
 from prism.training.folder import RunFolder, trainable
 from prism.training.meter import Meter, Share, progress_bar
+from prism.training.muon import Muon
 from prism.training.settings import Optimisation, Precision
 from prism.training.sharding import blocks_of, distribute, exchange_gradients, is_sharded
 
@@ -87,9 +88,10 @@ def train(
     shared = distribute(objective, accelerator)
     to_compile: list[nn.Module] = blocks_of(model) if is_sharded(accelerator) else [_backbone(model)]
     weights = trainable(model)
-    optimizer = _optimizer(model, settings, device)
+    optimizers = _optimizers(model, settings, device, sharded=is_sharded(accelerator))
     ema = None if settings.ema is None else Ema(weights, settings.ema)
-    begin = run.load(weights, optimizer, ema)
+    begin = run.load(weights, optimizers, ema)
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]  # loading made new ones
     run.tidy(description, begin)
     accelerator.wait_for_everyone()
 
@@ -98,7 +100,7 @@ def train(
     bar = progress_bar(settings.steps, begin, shown=progress and run.is_main)
     with bar, _tracking(accelerator, description, begin), _compiled(to_compile if settings.compile else []):
         for step in range(begin, settings.steps):
-            for group in optimizer.param_groups:
+            for group in groups:
                 group["lr"] = settings.lr_of(group["name"]) * settings.lr_share(step)
 
             for micro in range(settings.accumulate):
@@ -113,8 +115,9 @@ def train(
                 meter.add(total, parts)
 
             meter.add_norm(nn.utils.clip_grad_norm_(weights.values(), settings.clip or math.inf))
-            optimizer.step()
-            optimizer.zero_grad()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
             if ema is not None:
                 ema.update(step + 1)
 
@@ -122,7 +125,7 @@ def train(
             bar.advance(bar.task_ids[0])
             if settings.due(done, settings.log_every):
                 figures = meter.read()
-                figures |= {f"lr/{group['name']}": group["lr"] for group in optimizer.param_groups}
+                figures |= {f"lr/{group['name']}": group["lr"] for group in groups}
                 run.note(done, figures)
                 accelerator.log(figures, step=done)
                 bar.update(bar.task_ids[0], loss=figures["loss"], pace=figures["rows_per_second"])
@@ -135,7 +138,7 @@ def train(
                 with meter.paused():
                     meter.check()
                     meter.check_weights(weights, done)
-                    run.save(done, weights, optimizer, ema)
+                    run.save(done, weights, optimizers, ema)
                     accelerator.wait_for_everyone()
 
     model.eval()
@@ -222,19 +225,33 @@ def _backbone(model: Model) -> Backbone:
     return model.backbone if isinstance(model, PrismModel) else model
 
 
-def _optimizer(model: Model, settings: Optimisation, device: torch.device) -> torch.optim.AdamW:
+def _optimizers(
+    model: Model, settings: Optimisation, device: torch.device, *, sharded: bool
+) -> list[torch.optim.Optimizer]:
     groups = model.trainable() if isinstance(model, PrismModel) else {"backbone": list(model.parameters())}
     learning = {name: [weight for weight in group if weight.requires_grad] for name, group in groups.items()}
     if not any(learning.values()):
         raise ValueError("No parameter of the model requires a gradient, so there is nothing to train.")
+    optimizers: list[torch.optim.Optimizer] = []
+    if settings.muon_lr is not None:
+        matrices = {weight: stacked for weight, stacked in _backbone(model).matrices().items() if weight.requires_grad}
+        if not matrices:
+            raise ValueError(f"muon_lr={settings.muon_lr}, but no matrix of the backbone learns; leave it out.")
+        if sharded:
+            raise ValueError(
+                "Muon needs whole matrices and FSDP cuts them up; leave muon_lr out, or copy (--multi_gpu)."
+            )
+        optimizers.append(Muon(matrices, name="muon"))
+        learning = {name: [w for w in group if w not in matrices] for name, group in learning.items()}
     fused = device.type == "cuda"
-    return torch.optim.AdamW(
+    adamw = torch.optim.AdamW(
         [{"params": group, "name": name} for name, group in learning.items() if group],
         betas=settings.betas,
         weight_decay=settings.weight_decay,
         fused=fused,
         foreach=not fused,
     )
+    return [adamw, *optimizers]
 
 
 def _description(settings: Optimisation, loss: object) -> dict[str, Any]:

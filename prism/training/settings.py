@@ -49,7 +49,7 @@ class Precision(Enum):
 
 @dataclass(frozen=True)
 class Optimisation:
-    """How to train. AdamW; the defaults are MDLM's."""
+    """How to train. The defaults are MDLM's."""
 
     steps: int
     batch: int = 512
@@ -61,7 +61,10 @@ class Optimisation:
     """`lr` where left out, as for the next two."""
     lora_lr: float | None = None
     head_lr: float | None = None
+    muon_lr: float | None = None
+    """Train the matrices of the backbone's blocks with `Muon` at this rate; None leaves everything to AdamW."""
     weight_decay: float = 0.0
+    """Of AdamW."""
     betas: tuple[float, float] = (0.9, 0.999)
     clip: float | None = 1.0
     """Largest norm of the gradient."""
@@ -83,7 +86,7 @@ class Optimisation:
         for name in ("steps", "batch", "accumulate", "log_every", "evaluate_every", "checkpoint_every", "keep"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1.")
-        for name in ("lr", "backbone_lr", "lora_lr", "head_lr", "clip"):
+        for name in ("lr", "backbone_lr", "lora_lr", "head_lr", "muon_lr", "clip"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)} must be positive.")
         if self.ema is not None and not 0 <= self.ema < 1:
@@ -98,7 +101,7 @@ class Optimisation:
         return self.rate.share((step - self.warmup) / max(1, self.steps - self.warmup))
 
     def lr_of(self, group: str) -> float:
-        own = {"backbone": self.backbone_lr, "lora": self.lora_lr, "head": self.head_lr}[group]
+        own = {"backbone": self.backbone_lr, "lora": self.lora_lr, "head": self.head_lr, "muon": self.muon_lr}[group]
         return self.lr if own is None else own
 
     def due(self, done: int, every: int) -> bool:

@@ -245,13 +245,25 @@ cite --polcy x | did you mean '--policy'
 cite --order nope | Unknown order
 demo --puzzle 53 --model {{m}}/sudoku | 81
 demo --puzzle {"1" * 81} --model {{m}}/sudoku | contradict
-demo --puzzle {"." * 81} --model {{m}}/sudoku | more than one solution
+demo --puzzle {"." * 80 + "x"} --model {{m}}/sudoku | --puzzle: character 81 is 'x'
+demo --puzzle {"123456789456789123789123456231564897564897231897231564312645978645978312978312645"} | nothing to solve
 demo --puzzle {"12345678." + "........9" + "." * 63} --model {{m}}/sudoku | no solution
 demo --count 0 --model {{m}}/sudoku | --count 0
 demo --tally -1 --model {{m}}/sudoku | --tally -1
 demo --clues 16 --model {{m}}/sudoku | 16
 demo --clues 82 --model {{m}}/sudoku | 82
 demo --k -1 --model {{m}}/sudoku | K=-1
+demo --steps 0 --model {{m}}/sudoku | --steps 0
+demo --pace -1 --model {{m}}/sudoku | --pace -1
+demo --gif {{f}}/no/such/out.gif --model {{m}}/sudoku | --gif {{f}}/no/such/out.gif: cannot write into {{f}}/no/such
+demo --gif {{f}} --model {{m}}/sudoku | that is a folder
+demo --gif {{f}}/out.png --model {{m}}/sudoku | the name must end in .gif
+demo --gif {{f}}/out --model {{m}}/sudoku | the name must end in .gif
+demo --gif /proc/out.gif --model {{m}}/sudoku | /proc
+demo --html {{f}}/no/such/out.html --model {{m}}/sudoku | --html {{f}}/no/such/out.html: cannot write into {{f}}/no/such
+demo --html {{f}} --model {{m}}/sudoku | that is a folder
+demo --html {{f}}/out.gif --model {{m}}/sudoku | the name must end in .html
+demo --model {{m}}/plain | needs a quality head
 demo --model {{m}}/words | vocabulary 11
 demo --model {{m}}/nothing | nothing
 """.strip("\n").split("\n")

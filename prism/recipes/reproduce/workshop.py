@@ -1,0 +1,117 @@
+"""What every reproduction needs: models trained once, the best of their checkpoints kept, results made once.
+
+A reproduction asks for models and results by name; what its folder holds already is taken from there. So it may be killed
+at any moment, and the same command goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from prism.evaluation.record import Stopwatch, plain, write_json
+from prism.losses.denoising import Loss
+from prism.losses.masking import Batch
+from prism.models.attach import PrismModel
+from prism.models.backbone import Backbone
+from prism.models.folder import ModelError
+from prism.models.hub import load_model, save_backbone, save_model
+from prism.noise import Noise
+from prism.sampling.loop import Denoiser
+from prism.training import Examples, Optimisation, train
+
+Model = Backbone | PrismModel
+LossFunction = Callable[[Denoiser, Batch, int, Noise], Loss]
+
+
+class Choice:
+    """Keeps the weights (the averaged ones) that have the lowest loss on held-out sequences, always the same masks."""
+
+    def __init__(
+        self,
+        folder: Path,
+        loss: LossFunction,
+        held_out: Batch,
+        also: Callable[[Model, int], Mapping[str, float]] | None = None,
+    ) -> None:
+        self.folder, self.loss, self.held_out, self.also = folder, loss, held_out, also
+
+    def __call__(self, model: Model, step: int) -> dict[str, float]:
+        batch = self.held_out.to(model.device)
+        measured = self.loss(model, batch, model.facts.mask_id, Noise.rows(12345, len(batch.tokens), device=model.device))
+        figures = {"loss": float(measured.total), **{name: float(part) for name, part in measured.parts.items()}}
+        if figures["loss"] < self.best.get("loss", float("inf")):
+            save_file(_contiguous(model.state_dict()), self.folder / "chosen.safetensors")
+            write_json(self.folder / "chosen.json", {"step": step, **figures})
+        return figures | dict({} if self.also is None else self.also(model, step))
+
+    @property
+    def best(self) -> dict[str, float]:
+        path = self.folder / "chosen.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+    def take(self, model: Model) -> None:
+        """The chosen weights, put into the model."""
+        model.load_state_dict(load_file(self.folder / "chosen.safetensors", device=str(model.device)))
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """The folder of a reproduction and the folder of its results."""
+
+    models: Path
+    results: Path
+
+    def model(
+        self,
+        name: str,
+        make: Callable[[], Model],
+        loss: LossFunction,
+        examples: Callable[[], Examples],
+        held_out: Callable[[], Batch],
+        settings: Optimisation,
+        also: Callable[[Model, int], Mapping[str, float]] | None = None,
+    ) -> Path:
+        """The folder of the model of that name, trained now if it is not there yet."""
+        folder = self.models / name
+        if not (folder / "model").is_dir():
+            folder.mkdir(parents=True, exist_ok=True)
+            clock, model = Stopwatch(), make()
+            choice = Choice(folder, loss, held_out(), also)
+            trained = train(
+                model, loss, examples(), settings, folder=folder / "training", resume=True, evaluate=choice
+            )
+            choice.take(model)
+            record = clock.record(f"train {name}", settings, seed=settings.seed, model=model)
+            about = {"chosen": choice.best, "history": trained.history, "loss": plain(loss), "record": plain(record)}
+            write_json(folder / "training.json", about)
+            if isinstance(model, PrismModel):
+                save_model(model, folder / "model", notes={"loss": plain(loss), "chosen": choice.best})
+            else:
+                save_backbone(model, folder / "model")
+            (folder / "chosen.safetensors").unlink()
+            shutil.rmtree(folder / "training")
+        return folder / "model"
+
+    def result(self, name: str, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """The result of that name, made now if it is not there yet."""
+        path = self.results / f"{name}.json"
+        if not path.is_file():
+            write_json(path, make())
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path} is not JSON ({error}); delete it and it will be made anew.") from error
+        return found
+
+
+def _contiguous(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.contiguous() for name, tensor in state.items()}
