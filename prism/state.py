@@ -168,6 +168,12 @@ class Prediction:
         """g^i: the probability that the token at i is right given the rest of the sequence."""
         return self.quality_logits.float().sigmoid()
 
+    def judged_by(self, quality_logits: Callable[[], Scores]) -> Prediction:
+        """The same prediction with somebody else's quality."""
+        return Prediction(
+            self.hidden, self._unembed, shift=self._shift, forbidden=self._forbidden, quality_logits=quality_logits
+        )
+
     @property
     def has_quality(self) -> bool:
         return self._quality_logits is not None

@@ -40,6 +40,7 @@ from prism.training import (
     train,
     use_ema,
 )
+from prism.training.muon import Muon, orthogonal
 
 CPU = torch.device("cpu")
 HERE = Path(__file__).parent
@@ -134,7 +135,9 @@ def test_clipping_bounds_what_the_optimiser_sees(tmp_path: Path) -> None:
 def test_bfloat16_products_and_float32_weights(tmp_path: Path) -> None:
     seen: list[torch.dtype] = []
     model = tiny_dit()
-    model.get_submodule("blocks.0").mlp[1].register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    model.get_submodule("blocks.0").mlp[1].register_forward_hook(
+        lambda module, inputs, output: seen.append(output.dtype)
+    )
     settings = replace(SETTINGS, precision=Precision.BF16, steps=3)
     with torch.backends.mkldnn.flags(enabled=False):  # some virtual machines announce AMX and then forbid it
         trained = pretrain(tmp_path / "bf16", model, settings, evaluate=probe)
@@ -456,3 +459,68 @@ def test_two_processes_agree_with_one(tmp_path: Path) -> None:
     torch.testing.assert_close(
         corrector.predict(ramps()).quality_logits, prism.predict(ramps()).quality_logits, atol=1e-4, rtol=1e-3
     )
+
+
+def test_orthogonal_keeps_the_directions_and_evens_out_the_strengths() -> None:
+    """U·S·Vᵀ becomes nearly U·Vᵀ, whichever way the matrix lies."""
+    for shape in ((3, 8, 20), (3, 20, 8)):
+        matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        found = orthogonal(matrices)
+        assert found.shape == matrices.shape
+        strengths = torch.linalg.svdvals(found)
+        assert float(strengths.min()) > 0.6
+        assert float(strengths.max()) < 1.3
+        left, _, right = torch.linalg.svd(matrices, full_matrices=False)
+        across = left.mT @ found @ right.mT  # diagonal where the directions are the same
+        off_diagonal = across - torch.diag_embed(across.diagonal(dim1=1, dim2=2))
+        assert float(off_diagonal.abs().max()) < 1e-4
+
+
+def test_muon_moves_stacked_matrices_as_if_they_were_apart() -> None:
+    gradient = torch.randn(3 * 6, 6, generator=torch.Generator().manual_seed(0))
+    together = nn.Parameter(torch.zeros(18, 6))
+    apart = [nn.Parameter(torch.zeros(6, 6)) for _ in range(3)]
+    together.grad = gradient.clone()
+    for weight, part in zip(apart, gradient.chunk(3), strict=True):
+        weight.grad = part.clone()
+    for optimizer in (Muon({together: 3}, lr=0.1), Muon(dict.fromkeys(apart, 1), lr=0.1)):
+        optimizer.step()
+    torch.testing.assert_close(together.detach(), torch.cat([weight.detach() for weight in apart]))
+    assert float(together.detach().pow(2).mean().sqrt()) == pytest.approx(0.1 * 0.2, rel=0.3)
+
+
+def test_muon_takes_the_matrices_of_the_blocks_and_leaves_the_rest(tmp_path: Path) -> None:
+    model = tiny_dit()
+    matrices = {name for name, weight in model.named_parameters() if any(weight is m for m in model.matrices())}
+    assert {name.split(".", 2)[2] for name in matrices} == {
+        "attn_qkv.weight",
+        "attn_out.weight",
+        "mlp.0.weight",
+        "mlp.2.weight",
+    }
+    settings = Optimisation(steps=120, batch=16, lr=1e-2, muon_lr=1e-2, log_every=20)
+    trained = pretrain(tmp_path / "run", DiT(model.config), settings)
+    assert trained.last("loss") < 0.75 * trained.history[0]["loss"]
+    moments = load_file(trained.checkpoint / "moments.safetensors")
+    assert {name.split("/")[1] for name in moments if name.startswith("momentum/")} == matrices
+    assert not matrices & {name.split("/")[1] for name in moments if name.startswith("exp_avg/")}
+
+
+def test_a_run_with_muon_resumes_where_it_was(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, muon_lr=1e-2)
+    calm, model = tiny_dit(), tiny_dit(seed=1)
+    pretrain(tmp_path / "calm", calm, settings)
+
+    def fail(model: nn.Module, step: int) -> dict[str, float]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(tmp_path / "run", tiny_dit(), replace(settings, evaluate_every=6), evaluate=fail)
+    pretrain(tmp_path / "run", model, settings, resume=True)
+    assert same_bits(copied(model), copied(calm))
+
+
+def test_muon_without_matrices(tmp_path: Path) -> None:
+    model = tiny_prism(tune_backbone=False)
+    with pytest.raises(ValueError, match=r"muon_lr=0\.01, but no matrix"):
+        finetune(tmp_path / "run", model, replace(SETTINGS, muon_lr=0.01))

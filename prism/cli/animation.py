@@ -86,7 +86,7 @@ FOOT = STATUS + 84
 WIDTH, HEIGHT = 2 * (MARGIN + BOARD) + BETWEEN, FOOT + 72
 
 PAPER, INK, FAINT = (255, 255, 255), (28, 30, 36), (110, 116, 128)
-BLANK, CLUE, FRESH = (241, 242, 245), (217, 220, 227), (255, 255, 255)
+BLANK, CLUE = (240, 242, 245), (217, 220, 227)
 RED, PALE_RED, GREEN = (202, 0, 32), (253, 228, 228), (16, 124, 65)
 SHADES = 20  # of quality; more would hardly be seen and make the file larger
 
@@ -160,7 +160,7 @@ def _look(frame: Frame, cell: int) -> tuple[str, Colour, Colour, str]:
     if not frame.digits[cell]:
         return "", BLANK, INK, ""
     if np.isnan(quality):
-        return symbol, FRESH, INK, "framed"
+        return symbol, PAPER, INK, "framed"
     ground = quality_colour(round(SHADES * quality) / SHADES)
     return symbol, ground, INK if ink_on(ground) == "black" else PAPER, "ringed" if frame.clashing[cell] else ""
 
@@ -188,10 +188,11 @@ def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 def _palette() -> Image.Image:
     """Every colour that is used, and the shades between ink and ground that smooth letters and corners need."""
     grounds = [quality_colour(shade / SHADES) for shade in range(SHADES + 1)]
-    pairs = [(PAPER, ink) for ink in (INK, FAINT, RED, GREEN, CLUE, BLANK)] + [(CLUE, INK), (PALE_RED, RED)]
+    pairs = [(PAPER, ink) for ink in (INK, FAINT, RED, GREEN, CLUE)] + [(CLUE, INK), (PALE_RED, RED)]
     pairs += [(ground, INK if ink_on(ground) == "black" else PAPER) for ground in grounds]
     pairs += [(ground, PAPER) for ground in grounds if ink_on(ground) == "black"]
-    colours = list(dict.fromkeys(blend(*pair, share) for pair in pairs for share in (0.0, 0.25, 0.5, 0.75, 1.0)))
+    blends = [blend(*pair, share) for pair in pairs for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    colours = list(dict.fromkeys([BLANK, *blends]))
     assert len(colours) < 256, "one is kept free for Pillow to mark what did not change"
     image = Image.new("P", (1, 1))
     image.putpalette([channel for colour in colours for channel in colour])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from rich.live import Live
 
 from prism.cli.animation import gif, page
@@ -69,7 +71,8 @@ class Demo(WithModel, Command):
         check_model(model.facts)
         for sampling in ways.values():
             require_head(model, sampling.method())
-        scenes = self._play(self.scenes(model, shown))
+        with _one_thread():
+            scenes = self._play(self.scenes(model, shown))
         self._save(scenes)
         solved = self._count(model, counted, scenes[-1].solved, len(shown))
         boards = len(shown) + len(counted)
@@ -166,6 +169,17 @@ class Demo(WithModel, Command):
                     )
                     solved[name] += int(run.solved.sum())
         return solved
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """One board a step is too little to share: on an idle machine this costs nothing to see, on a busy one it is 4× faster."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _check_target(flag: str, path: Path) -> None:

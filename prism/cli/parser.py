@@ -11,6 +11,7 @@ import jsonargparse
 from prism.cli.cite import Cite
 from prism.cli.command import Command
 from prism.cli.demo import Demo
+from prism.cli.reproduce import ReproduceSudoku
 from prism.cli.sudoku import CompareSudoku, EvaluateSudoku
 from prism.cli.tokens import Sample, Score
 from prism.cli.train import Finetune, Pretrain
@@ -23,6 +24,7 @@ COMMANDS: dict[str, type[Command] | dict[str, type[Command]]] = {
     "score": Score,
     "evaluate": {"sudoku": EvaluateSudoku},
     "compare": {"sudoku": CompareSudoku},
+    "reproduce": {"sudoku": ReproduceSudoku},
     "cite": Cite,
     "demo": Demo,
 }

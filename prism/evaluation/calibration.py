@@ -5,7 +5,7 @@ f^i(x^i | x ⊕ m_i), and, where there is one, the truth (PRISM, Section 4.4 and
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -25,6 +25,10 @@ class Judgements:
     quality: Float[np.ndarray, " n"]
     likelihood: Float[np.ndarray, " n"]
     """f^i(x^i | x ⊕ m_i), queried with one more forward pass per token."""
+    own: Float[np.ndarray, " n"]
+    """f^i(x^i | x), the model's own probability of the token it sees there: P2-self's score."""
+    confidence: Float[np.ndarray, " n"]
+    """The probability it had when it was committed: ReMDM-conf's score."""
     right: Bool[np.ndarray, " n"]
     """Whether the token is that of the reference; False everywhere without one."""
     filled: Float[np.ndarray, " n"]
@@ -73,6 +77,10 @@ class Witness:
             Judgements(
                 quality=_numpy(quality[chosen]),
                 likelihood=_numpy(hidden_likelihood(self.model, state, chosen)),
+                own=_numpy(
+                    step.prediction.log_probabilities(chosen).gather(1, state.tokens[chosen][:, None])[:, 0].exp()
+                ),
+                confidence=_numpy(state.confidence[chosen]),
                 right=right[chosen].cpu().numpy(),
                 filled=_numpy(filled[row]),
                 step=state.step[row].cpu().numpy(),
@@ -82,7 +90,7 @@ class Witness:
     def judgements(self) -> Judgements:
         if not self._seen:
             raise ValueError("No committed token was met; watch a run with more than one step.")
-        parts = ("quality", "likelihood", "right", "filled", "step")
+        parts = [field.name for field in fields(Judgements)]
         return Judgements(*(np.concatenate([getattr(seen, part) for seen in self._seen]) for part in parts))
 
 

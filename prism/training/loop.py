@@ -219,6 +219,8 @@ def _compiled(parts: list[nn.Module]) -> Iterator[None]:
     finally:
         for part in parts:
             part._compiled_call_impl = None
+        if parts:
+            torch.compiler.reset()  # or the eighth model a process trains would be refused and run uncompiled
 
 
 def _backbone(model: Model) -> Backbone:

@@ -22,7 +22,11 @@ evaluate chess | unknown task of prism evaluate 'chess'
 evaluate sudok | did you mean 'sudoku'
 compare owt | unknown task
 evaluate --model x | unknown task
-reproduce | unknown command
+reprodce | did you mean 'reproduce'
+reproduce owt | unknown task
+reproduce sudoku --scale huge | choose from paper, small, tiny
+reproduce sudoku --only methods_50 | did you mean 'methods_51'
+reproduce sudoku --puzzles nowhere.csv | nowhere.csv
 {EVALUATE} --stpes 3 | did you mean '--steps'
 {EVALUATE} --polcy prism | did you mean '--policy'
 {EVALUATE} --sed 3 | did you mean '--seed'

@@ -1,14 +1,16 @@
-"""The paper's Sudoku experiment (Section 4.1), on boards of our own: pretrain, fine-tune with PRISM, compare everything.
+"""The paper's Sudoku experiment (Section 4.1), on boards of our own: pretrain, fine-tune with PRISM, then ask everything.
 
-The paper pretrains its 28.6M DiT for 100,000 steps of 256 boards and fine-tunes it with k = 4, n_y = 1, λ = 5 at 3e-4. Here the
-same number of boards comes in batches of 1024, the matrices are trained with Muon, and every board is seen under a fresh symmetry.
+The paper pretrains its 28.6M DiT for 100,000 steps of 256 boards and fine-tunes it for 20,000 more with k = 4, n_y = 1, λ = 5
+at 3e-4. Here as many boards come in batches of 1024, the matrices are pretrained with Muon, every board is seen under a fresh
+symmetry, and checkpoints are chosen on validation boards, never on the puzzles they are judged by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,78 +20,149 @@ from jaxtyping import Integer
 from torch import Tensor
 
 from prism.data import sudoku
+from prism.evaluation.sudoku import SudokuRun, evaluate_sudoku
 from prism.losses.denoising import DenoisingLoss
 from prism.losses.masking import Batch
-from prism.losses.prism import PrismLoss
-from prism.models.attach import attach
+from prism.losses.prism import Likelihood, PrismLoss
+from prism.models.attach import PrismModel, attach
 from prism.models.dit import DiT, DiTConfig
-from prism.models.heads import FinalLayerConfig, HeadConfig
-from prism.models.hub import load_backbone
+from prism.models.heads import BlockConfig, FinalLayerConfig, HeadConfig, ProjectionConfig
+from prism.models.hub import load_backbone, load_model
 from prism.recipes import sudoku as recipe
-from prism.recipes.reproduce.workshop import Workshop
+from prism.recipes.reproduce.workshop import Model, Workshop
+from prism.recipes.sampling import Sampling
+from prism.sampling.draw import Draw
+from prism.sampling.loop import Denoiser
+from prism.sampling.order import TopProbability
 from prism.training import Cosine, Optimisation, Precision, Shuffled
 
-BOARD_SEED, PUZZLE_SEED, CLUES = 0, 2026, 30
+BOARD_SEED, PUZZLE_SEED = 0, 2026
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How large to do it."""
+    """How large to do it. `ablation` fine-tunes the variants, `short` pretrains the other backbones."""
 
     model: DiTConfig
+    other: DiTConfig
+    """A backbone of another size, to be corrected by a stranger."""
     pretraining: Optimisation
     finetuning: Optimisation
+    ablation: Optimisation
+    short: Optimisation
     boards: int = recipe.TRAINING_BOARDS
     validation: int = recipe.VALIDATION_BOARDS
     puzzles: int = 2_000
+    clues: int = 30
+    watched: int = 500
+    """Puzzles used where many answers are wanted of each: during fine-tuning, for calibration, for ablations."""
+    at_once: int = 1_000
+    steps: tuple[int, ...] = (51, 34, 26, 17, 13)
+
+    @property
+    def blanks(self) -> int:
+        return 81 - self.clues
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to fine-tune."""
+
+    loss: PrismLoss = field(default_factory=lambda: PrismLoss(k=4, regulariser=5.0))
+    head: Callable[[int], HeadConfig | None] = FinalLayerConfig
+    tune_backbone: bool = True
+
+
+PAPER = PrismLoss(k=4, regulariser=5.0)
+VARIANTS: dict[str, Variant] = {
+    "paper": Variant(PAPER),
+    "k=1": Variant(replace(PAPER, k=1)),
+    "k=2": Variant(replace(PAPER, k=2)),
+    "k=8": Variant(replace(PAPER, k=8)),
+    "λ=0.5": Variant(replace(PAPER, regulariser=0.5)),
+    "λ=50": Variant(replace(PAPER, regulariser=50.0)),
+    "no regulariser": Variant(replace(PAPER, regulariser=0.0)),
+    "block head": Variant(PAPER, lambda d: BlockConfig(d, heads=8 if d % 16 == 0 else 2)),
+    "projection head": Variant(PAPER, ProjectionConfig),
+    "frozen backbone": Variant(replace(PAPER, regulariser=0.0), tune_backbone=False),
+    "nucleus 0.9": Variant(replace(PAPER, draw=Draw(nucleus=0.9))),
+    "S by confidence": Variant(replace(PAPER, order=TopProbability())),
+    "n_y=4": Variant(replace(PAPER, ys=4)),
+}
 
 
 def _model(hidden_size: int, blocks: int, heads: int) -> DiTConfig:
     return replace(DiTConfig.sudoku(), hidden_size=hidden_size, blocks=blocks, heads=heads, dropout=0.0)
 
 
-def _on_gpu(**settings: Any) -> Optimisation:
-    return Optimisation(rate=Cosine(), precision=Precision.BF16, compile=True, ema=0.999, keep=1, **settings)
+def _on_gpu(steps: int, batch: int, **settings: Any) -> Optimisation:
+    return Optimisation(
+        steps,
+        batch,
+        rate=Cosine(),
+        precision=Precision.BF16,
+        compile=True,
+        ema=0.999,
+        keep=1,
+        evaluate_every=max(1, steps // 10),
+        checkpoint_every=max(1, steps // 10),
+        **settings,
+    )
+
+
+def _on_cpu(steps: int, **settings: Any) -> Optimisation:
+    return Optimisation(steps, 32, rate=Cosine(), ema=0.9, evaluate_every=max(1, steps // 2), **settings)
 
 
 SCALES: dict[str, Scale] = {
     "paper": Scale(
         model=_model(512, 8, 8),
-        pretraining=_on_gpu(
-            steps=25_000, batch=1024, lr=1e-3, muon_lr=3e-3, warmup=300, evaluate_every=1_250, checkpoint_every=2_500
-        ),
-        finetuning=_on_gpu(steps=5_000, batch=1024, lr=3e-4, warmup=200, evaluate_every=500, checkpoint_every=1_000),
+        other=_model(192, 10, 6),
+        pretraining=_on_gpu(25_000, 1024, lr=1e-3, muon_lr=3e-3, warmup=300),
+        finetuning=_on_gpu(5_000, 1024, lr=3e-4, warmup=200),
+        ablation=_on_gpu(2_000, 512, lr=3e-4, warmup=100),
+        short=_on_gpu(4_000, 1024, lr=1e-3, muon_lr=3e-3, warmup=300),
     ),
     "small": Scale(
         model=_model(192, 10, 6),
-        pretraining=_on_gpu(
-            steps=10_000, batch=512, lr=1e-3, muon_lr=3e-3, warmup=300, evaluate_every=1_000, checkpoint_every=1_000
-        ),
-        finetuning=_on_gpu(steps=3_000, batch=512, lr=3e-4, warmup=200, evaluate_every=300, checkpoint_every=500),
+        other=_model(128, 6, 4),
+        pretraining=_on_gpu(20_000, 1024, lr=1e-3, muon_lr=3e-3, warmup=300),
+        finetuning=_on_gpu(5_000, 1024, lr=3e-4, warmup=200),
+        ablation=_on_gpu(2_000, 512, lr=3e-4, warmup=100),
+        short=_on_gpu(4_000, 512, lr=1e-3, muon_lr=3e-3, warmup=300),
     ),
     "tiny": Scale(
         model=_model(48, 2, 2),
-        pretraining=Optimisation(steps=60, batch=32, lr=3e-3, muon_lr=1e-2, rate=Cosine(), ema=0.9, evaluate_every=30),
-        finetuning=Optimisation(steps=20, batch=32, lr=1e-3, rate=Cosine(), ema=0.9, evaluate_every=10),
+        other=_model(32, 1, 2),
+        pretraining=_on_cpu(60, lr=3e-3, muon_lr=1e-2),
+        finetuning=_on_cpu(20, lr=1e-3),
+        ablation=_on_cpu(4, lr=1e-3),
+        short=_on_cpu(10, lr=3e-3, muon_lr=1e-2),
         boards=256,
         validation=32,
         puzzles=8,
+        watched=4,
+        at_once=8,
+        steps=(51, 13),
     ),
 }
 
 
 class SudokuStudy:
-    """Models and results by name, each made when it is first asked for."""
+    """The data, and the models by name, each made when it is first asked for."""
 
-    def __init__(self, scale: Scale, output: Path, results: Path, puzzles: dict[str, np.ndarray]) -> None:
-        self.scale, self.workshop, self.given = scale, Workshop(output, results), puzzles
-
-    # Data --------------------------------------------------------------------------------------------------------------
+    def __init__(self, scale: Scale, output: Path, results: Path, given: Mapping[str, np.ndarray]) -> None:
+        self.scale, self.workshop, self.given = scale, Workshop(output, results), given
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     @cached_property
     def puzzles(self) -> dict[str, np.ndarray]:
         """Our own evaluation puzzles, and those that were given."""
-        return {"own": sudoku.puzzles(self.scale.puzzles, CLUES, seed=PUZZLE_SEED).puzzle, **self.given}
+        return {"own": self.own.puzzle, **self.given}
+
+    @cached_property
+    def own(self) -> sudoku.Puzzles:
+        return sudoku.puzzles(self.scale.puzzles, self.scale.clues, seed=PUZZLE_SEED)
 
     @cached_property
     def boards(self) -> Integer[Tensor, "n l"]:
@@ -98,43 +171,99 @@ class SudokuStudy:
         return recipe.board_tokens(self.scale.boards + self.scale.validation, BOARD_SEED, excluding=solutions)
 
     def _examples(self, seed: int, *, augment: bool = True) -> Shuffled:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        return recipe.examples(self.boards[: self.scale.boards].to(device), seed=seed, augment=augment)
+        return recipe.examples(self.boards[: self.scale.boards].to(self.device), seed=seed, augment=augment)
 
     def _held_out(self) -> Batch:
         return recipe.validation_batch(self.boards[self.scale.boards :], torch.device("cpu"))
 
-    # Models ------------------------------------------------------------------------------------------------------------
+    def pretrained(self) -> Path:
+        """The backbone A of everything."""
+        return self._pretrain("pretrained", self.scale.model, self.scale.pretraining, seed=0)
 
-    def pretrained(
-        self, name: str = "A", config: DiTConfig | None = None, *, augment: bool = True, seed: int = 0
+    def stranger(self, *, other_size: bool = False, augment: bool = True) -> Path:
+        """A backbone that shares nothing with A but the game: another seed, shorter training, another size if asked."""
+        config = self.scale.other if other_size else self.scale.model
+        name = "stranger" + "-of-another-size" * other_size + "-without-augmentation" * (not augment)
+        return self._pretrain(name, config, self.scale.short, seed=1, augment=augment)
+
+    def _pretrain(
+        self, name: str, config: DiTConfig, settings: Optimisation, *, seed: int, augment: bool = True
     ) -> Path:
-        config = config or self.scale.model
-
         def make() -> DiT:
             torch.manual_seed(seed)
             return DiT(config)
 
-        settings = replace(self.scale.pretraining, seed=seed)
-        examples = lambda: self._examples(seed, augment=augment)  # noqa: E731
-        return self.workshop.model(f"pretrained-{name}", make, DenoisingLoss(), examples, self._held_out, settings)
-
-    def tuned(
-        self,
-        name: str = "prism",
-        loss: PrismLoss = PrismLoss(k=4, regulariser=5.0),
-        head: Callable[[int], HeadConfig | None] = FinalLayerConfig,
-        *,
-        tune_backbone: bool = True,
-        base: str = "A",
-    ) -> Path:
-        source = self.pretrained(base)
-
-        def make() -> Any:
-            torch.manual_seed(0)
-            backbone = load_backbone(source)
-            return attach(backbone, head(backbone.facts.hidden_size), tune_backbone=tune_backbone)
-
         return self.workshop.model(
-            f"tuned-{name}", make, loss, lambda: self._examples(1), self._held_out, self.scale.finetuning
+            name,
+            make,
+            DenoisingLoss(),
+            lambda: self._examples(seed, augment=augment),
+            self._held_out,
+            replace(settings, seed=seed),
         )
+
+    def tuned(self) -> Path:
+        """A with PRISM, watched while it learns."""
+        settings = self.scale.finetuning
+        return self._tune("prism", Variant(PAPER), settings, self.pretrained, also=self._success)
+
+    def likelihood_tuned(self) -> Path:
+        """A tuned with the likelihood loss, without a head (Appendix D.6)."""
+        variant = Variant(replace(PAPER, target=Likelihood()), head=lambda d: None)
+        return self._tune("likelihood", variant, self.scale.finetuning, self.pretrained)
+
+    def variant(self, name: str, base: Callable[[], Path] | None = None, *, augment: bool = True, of: str = "") -> Path:
+        """A tuned for a short while in one of the ways of `VARIANTS`; or another backbone, then named by `of`."""
+        folder = f"variant-{name.replace(' ', '-')}{of}"
+        return self._tune(folder, VARIANTS[name], self.scale.ablation, base or self.pretrained, augment=augment)
+
+    def _tune(
+        self,
+        name: str,
+        variant: Variant,
+        settings: Optimisation,
+        base: Callable[[], Path],
+        *,
+        augment: bool = True,
+        also: Callable[[Model, int], Mapping[str, float]] | None = None,
+    ) -> Path:
+        def make() -> PrismModel:
+            torch.manual_seed(settings.seed)
+            backbone = load_backbone(base())
+            return attach(backbone, variant.head(backbone.facts.hidden_size), tune_backbone=variant.tune_backbone)
+
+        examples = lambda: self._examples(100, augment=augment)  # noqa: E731
+        return self.workshop.model(name, make, variant.loss, examples, self._held_out, settings, also)
+
+    def _success(self, model: Model, step: int) -> dict[str, float]:
+        """The paper's left figure: success of every method on the weights of this moment."""
+        return {
+            f"{kind}/{policy}": self.solve(model, puzzles[: self.scale.watched], Sampling(policy=policy)).success.value
+            for kind, puzzles in self.puzzles.items()
+            for policy in ("vanilla", "random", "remdm-conf-topk", "p2-self", "prism")
+        }
+
+    @lru_cache(maxsize=2)  # noqa: B019 (a study lives as long as the process)
+    def load(self, path: Path) -> Any:
+        model = load_model(path, device=self.device).eval()
+        if self.device.type == "cuda":
+            torch.compiler.reset()  # or the eighth model would be refused and run uncompiled
+            (model.backbone if isinstance(model, PrismModel) else model).compile(dynamic=False)
+        return model
+
+    def precision(self) -> AbstractContextManager[object]:
+        """bfloat16 products on a GPU, as in training."""
+        return torch.autocast("cuda", torch.bfloat16) if self.device.type == "cuda" else nullcontext()
+
+    def solve(self, model: Denoiser, puzzles: np.ndarray, sampling: Sampling, *, seed: int = 0) -> SudokuRun:
+        with self.precision():
+            return evaluate_sudoku(
+                model,
+                puzzles,
+                sampling.build_policy(),
+                steps=sampling.steps or self.scale.blanks,
+                seed=seed,
+                draw=sampling.build_draw(),
+                batch=self.scale.at_once,
+                device=self.device,
+            )

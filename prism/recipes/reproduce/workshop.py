@@ -10,7 +10,6 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,7 @@ from prism.losses.denoising import Loss
 from prism.losses.masking import Batch
 from prism.models.attach import PrismModel
 from prism.models.backbone import Backbone
-from prism.models.folder import ModelError
-from prism.models.hub import load_model, save_backbone, save_model
+from prism.models.hub import save_backbone, save_model
 from prism.noise import Noise
 from prism.sampling.loop import Denoiser
 from prism.training import Examples, Optimisation, train
@@ -46,7 +44,9 @@ class Choice:
 
     def __call__(self, model: Model, step: int) -> dict[str, float]:
         batch = self.held_out.to(model.device)
-        measured = self.loss(model, batch, model.facts.mask_id, Noise.rows(12345, len(batch.tokens), device=model.device))
+        measured = self.loss(
+            model, batch, model.facts.mask_id, Noise.rows(12345, len(batch.tokens), device=model.device)
+        )
         figures = {"loss": float(measured.total), **{name: float(part) for name, part in measured.parts.items()}}
         if figures["loss"] < self.best.get("loss", float("inf")):
             save_file(_contiguous(model.state_dict()), self.folder / "chosen.safetensors")
@@ -54,7 +54,7 @@ class Choice:
         return figures | dict({} if self.also is None else self.also(model, step))
 
     @property
-    def best(self) -> dict[str, float]:
+    def best(self) -> dict[str, Any]:
         path = self.folder / "chosen.json"
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
@@ -69,6 +69,13 @@ class Workshop:
 
     models: Path
     results: Path
+
+    def begin(self, description: Mapping[str, Any]) -> None:
+        """What is in the folder must have been made with the same settings."""
+        path, settings = self.models / "settings.json", plain(dict(description))
+        if path.is_file() and json.loads(path.read_text(encoding="utf-8")) != json.loads(json.dumps(settings)):
+            raise ValueError(f"{self.models} was begun with other settings (see {path}); choose another --output.")
+        write_json(path, settings)
 
     def model(
         self,
@@ -86,9 +93,7 @@ class Workshop:
             folder.mkdir(parents=True, exist_ok=True)
             clock, model = Stopwatch(), make()
             choice = Choice(folder, loss, held_out(), also)
-            trained = train(
-                model, loss, examples(), settings, folder=folder / "training", resume=True, evaluate=choice
-            )
+            trained = train(model, loss, examples(), settings, folder=folder / "training", resume=True, evaluate=choice)
             choice.take(model)
             record = clock.record(f"train {name}", settings, seed=settings.seed, model=model)
             about = {"chosen": choice.best, "history": trained.history, "loss": plain(loss), "record": plain(record)}
