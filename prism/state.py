@@ -70,8 +70,9 @@ def start(tokens: Tokens, mask_id: int, *, frozen: Mask | None = None, lengths: 
     if not mask_id >= 0:
         raise ValueError(f"mask_id={mask_id} is not a token id; it must be 0 or more.")
     given = tokens != mask_id
-    frozen = given if frozen is None else frozen
-    if bool((frozen & ~given).any()):
+    if frozen is None:
+        frozen = given
+    elif bool((frozen & ~given).any()):
         raise ValueError("A frozen position holds the mask token; give it a token, or leave it out of `frozen`.")
     attend = None
     if lengths is not None:

@@ -15,8 +15,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 from torch.nn import functional as F
 
 from prism.losses.denoising import Loss, PerMask, Weighting, denoising_loss
@@ -27,33 +25,34 @@ from prism.sampling.loop import Denoiser
 from prism.sampling.order import Order, RandomOrder
 from prism.sampling.policy import Moment, highest
 from prism.schedule import Budget
-from prism.state import Mask, Prediction, Tokens, spread, start
+from prism.state import Mask, Prediction, Scores, Tokens, spread, start
 
 
 class Target(ABC):
     """What the second pass is asked about the tokens of S."""
 
     @abstractmethod
-    def losses(self, prediction: Prediction, x: Tokens, y: Tokens, chosen: Mask) -> Float[Tensor, " n"]:
-        """One loss per position of `chosen`, in row-major order."""
+    def losses(self, prediction: Prediction, x: Tokens, y: Tokens, chosen: Mask) -> Scores:
+        """One loss per position of `chosen`; 0 elsewhere."""
 
 
 @dataclass(frozen=True)
 class Quality(Target):
     """BCE(1[x^i = y^i], g^i(y)) through the scalar head (Eq. 2)."""
 
-    def losses(self, prediction: Prediction, x: Tokens, y: Tokens, chosen: Mask) -> Float[Tensor, " n"]:
-        logits = prediction.quality_logits[chosen]
+    def losses(self, prediction: Prediction, x: Tokens, y: Tokens, chosen: Mask) -> Scores:
+        logits = prediction.quality_logits
         logits = logits if logits.dtype == torch.float64 else logits.float()
-        return F.binary_cross_entropy_with_logits(logits, (x == y)[chosen].to(logits), reduction="none")
+        losses = F.binary_cross_entropy_with_logits(logits, (x == y).to(logits), reduction="none")
+        return losses.where(chosen, 0.0)
 
 
 @dataclass(frozen=True)
 class Likelihood(Target):
     """-log f^i(x^i | y) through the existing vocabulary head: learns p(x^i = · | y ⊕ m_i) (Eq. 3)."""
 
-    def losses(self, prediction: Prediction, x: Tokens, y: Tokens, chosen: Mask) -> Float[Tensor, " n"]:
-        return F.nll_loss(prediction.log_probabilities(chosen), x[chosen], reduction="none")
+    def losses(self, prediction: Prediction, x: Tokens, y: Tokens, chosen: Mask) -> Scores:
+        return spread(F.nll_loss(prediction.log_probabilities(chosen), x[chosen], reduction="none"), chosen, fill=0.0)
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class PrismLoss:
         attend = None if batch.attend is None else batch.attend.repeat(self.ys, 1)
 
         second = model.predict(y, attend)
-        losses = spread(self.target.losses(second, x, y, chosen), chosen, fill=0.0)
+        losses = self.target.losses(second, x, y, chosen)
         quality = (losses.sum(1) / chosen.sum(1).clamp_min(1)).mean()
         parts = {
             "quality": quality.detach(),
