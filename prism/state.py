@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 Tokens = Int[Tensor, "b l"]
@@ -112,6 +112,36 @@ class Edit:
     """Set by policies that drew before they chose; otherwise the loop draws at `write` alone."""
 
 
+SMALL_VOCABULARY = 256
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the model says at some positions, at those of `where` at least."""
+
+    log_probabilities: Float[Tensor, "n v"]
+    where: Mask
+    index: Int[Tensor, " n"] | None
+    """The positions in the flattened batch; None means all of them."""
+
+    def take(self, dense: Shaped[Tensor, "b l"]) -> Shaped[Tensor, " n"]:
+        """The entries of something laid out over the batch at the positions that were read."""
+        return dense.flatten() if self.index is None else dense.flatten().index_select(0, self.index)
+
+    def of(self, tokens: Tokens) -> Float[Tensor, " n"]:
+        """log f^i(tokens^i | x)."""
+        known = self.take(tokens).clamp_max(
+            self.log_probabilities.shape[-1] - 1
+        )  # a mask may be outside the vocabulary
+        return self.log_probabilities.gather(-1, known[:, None])[:, 0]
+
+    def spread(self, values: Shaped[Tensor, " n"], fill: float | int) -> Shaped[Tensor, "b l"]:
+        """Values of the positions that were read, laid out over the batch; `fill` outside `where`."""
+        if self.index is None:
+            return values.view(self.where.shape).masked_fill(~self.where, fill)
+        return values.new_full((self.where.numel(),), fill).index_copy(0, self.index, values).view(self.where.shape)
+
+
 class Prediction:
     """What one forward pass says of a batch: hidden states always, everything else only when and where it is asked for.
 
@@ -124,12 +154,14 @@ class Prediction:
         hidden: Hidden,
         unembed: Callable[[Float[Tensor, "n d"]], Float[Tensor, "n v"]],
         *,
+        vocabulary: int | None = None,
         shift: int = 0,
         forbidden: Int[Tensor, " f"] | None = None,
         quality_logits: Callable[[], Scores] | None = None,
     ) -> None:
         self.hidden = hidden
         self._unembed = unembed
+        self._vocabulary = vocabulary
         self._shift = shift
         self._forbidden = forbidden
         self._quality_logits = quality_logits
@@ -137,17 +169,31 @@ class Prediction:
 
     def logits(self, where: Mask) -> Float[Tensor, "n v"]:
         """Raw logits at the positions of `where`, in row-major order."""
+        return self._logits(where.flatten().nonzero()[:, 0])
+
+    def log_probabilities(self, where: Mask) -> Float[Tensor, "n v"]:
+        """log f^i(· | x) at the positions of `where`; the mask token and other forbidden ids have probability 0."""
+        return self._log_probabilities(where.flatten().nonzero()[:, 0])
+
+    def read(self, where: Mask) -> Reading:
+        """The same for whoever lays the answers out over the batch again: a small vocabulary is then read everywhere, which
+        costs less than waiting for the device to count the positions."""
+        everywhere = self._vocabulary is not None and self._vocabulary <= SMALL_VOCABULARY
+        index = None if everywhere else where.flatten().nonzero()[:, 0]
+        return Reading(self._log_probabilities(index), where, index)
+
+    def _logits(self, index: Int[Tensor, " n"] | None) -> Float[Tensor, "n v"]:
         hidden = self.hidden
         if (
             self._shift
         ):  # a shifted model predicts token i at position i - shift; the first positions predict themselves
             hidden = torch.cat([hidden[:, : self._shift], hidden[:, : -self._shift]], dim=1)
+        rows = hidden.flatten(0, 1)
         # index_select, not hidden[where]: its gradient adds rows instead of sorting them
-        return self._unembed(hidden.flatten(0, 1).index_select(0, where.flatten().nonzero()[:, 0]))
+        return self._unembed(rows if index is None else rows.index_select(0, index))
 
-    def log_probabilities(self, where: Mask) -> Float[Tensor, "n v"]:
-        """log f^i(· | x) at the positions of `where`; the mask token and other forbidden ids have probability 0."""
-        logits = self.logits(where)
+    def _log_probabilities(self, index: Int[Tensor, " n"] | None) -> Float[Tensor, "n v"]:
+        logits = self._logits(index)
         logits = logits if logits.dtype == torch.float64 else logits.float()
         if self._forbidden is not None:
             logits = logits.index_fill(-1, self._forbidden, -torch.inf)
@@ -172,7 +218,12 @@ class Prediction:
     def judged_by(self, quality_logits: Callable[[], Scores]) -> Prediction:
         """The same prediction with somebody else's quality."""
         return Prediction(
-            self.hidden, self._unembed, shift=self._shift, forbidden=self._forbidden, quality_logits=quality_logits
+            self.hidden,
+            self._unembed,
+            vocabulary=self._vocabulary,
+            shift=self._shift,
+            forbidden=self._forbidden,
+            quality_logits=quality_logits,
         )
 
     @property

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional as F
 
 from prism.losses.masking import Batch, ByProbability, Masked, Masking
 from prism.noise import Noise
 from prism.sampling.loop import Denoiser
-from prism.state import Mask, Prediction, spread
+from prism.state import Mask, Prediction
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,8 @@ class PerTime(Weighting):
 
 def denoising_loss(prediction: Prediction, batch: Batch, masked: Masked, weighting: Weighting) -> Float[Tensor, " b"]:
     """-log f^i(x^i | z) over the masks of each row, weighed; logits are computed at the masks alone."""
-    losses = F.nll_loss(prediction.log_probabilities(masked.where), batch.tokens[masked.where], reduction="none")
-    return weighting.weigh(spread(losses, masked.where, fill=0.0).sum(1), masked, batch.free)
+    reading = prediction.read(masked.where)
+    return weighting.weigh(reading.spread(-reading.of(batch.tokens), fill=0.0).sum(1), masked, batch.free)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from prism.sampling.loop import Denoiser
 from prism.sampling.order import Order, RandomOrder
 from prism.sampling.policy import Moment, highest
 from prism.schedule import Budget
-from prism.state import Mask, Prediction, Scores, Tokens, spread, start
+from prism.state import Mask, Prediction, Scores, Tokens, start
 
 
 class Target(ABC):
@@ -52,7 +52,8 @@ class Likelihood(Target):
     """-log f^i(x^i | y) through the existing vocabulary head: learns p(x^i = · | y ⊕ m_i) (Eq. 3)."""
 
     def losses(self, prediction: Prediction, x: Tokens, y: Tokens, chosen: Mask) -> Scores:
-        return spread(F.nll_loss(prediction.log_probabilities(chosen), x[chosen], reduction="none"), chosen, fill=0.0)
+        reading = prediction.read(chosen)
+        return reading.spread(-reading.of(x), fill=0.0)
 
 
 @dataclass(frozen=True)

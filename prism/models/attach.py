@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from prism.models.backbone import Backbone, Facts, forbidden
+from prism.models.backbone import Backbone, Facts, prediction_of
 from prism.models.folder import CorrectorError, Folder, check_tensors, listed, write_json, write_tensors
 from prism.models.heads import ALL_HEADS, HeadConfig, QualityHead
 from prism.state import Mask, Prediction, Tokens
@@ -98,13 +98,10 @@ class PrismModel(nn.Module):
     def predict(self, tokens: Tokens, attend: Mask | None = None) -> Prediction:
         """One forward pass. Quality is read at a token's own position, also where its logits are read one to the left."""
         hidden, head = self.backbone(tokens, attend), self.quality_head
-        return Prediction(
-            hidden,
-            self.backbone.unembed,
-            shift=self.facts.field.value,
-            forbidden=forbidden(self.facts, hidden.device),
-            quality_logits=None if head is None else lambda: head(hidden.to(next(head.parameters()).dtype), attend),
-        )
+        prediction = prediction_of(self.backbone, hidden)
+        if head is None:
+            return prediction
+        return prediction.judged_by(lambda: head(hidden.to(next(head.parameters()).dtype), attend))
 
     def forward(self, tokens: Tokens, attend: Mask | None = None) -> Prediction:
         return self.predict(tokens, attend)

@@ -89,7 +89,11 @@ class Backbone(nn.Module, ABC):
 def prediction_of(backbone: Backbone, hidden: Hidden) -> Prediction:
     """The lazy prediction over hidden states of `backbone`, without a quality."""
     return Prediction(
-        hidden, backbone.unembed, shift=backbone.facts.field.value, forbidden=forbidden(backbone.facts, hidden.device)
+        hidden,
+        backbone.unembed,
+        vocabulary=backbone.facts.vocab_size,
+        shift=backbone.facts.field.value,
+        forbidden=forbidden(backbone.facts, hidden.device),
     )
 
 

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from prism.models.backbone import Backbone, Cache, Facts, forbidden
+from prism.models.backbone import Backbone, Cache, Facts, prediction_of
 from prism.state import Hidden, Mask, Prediction, Scores, Tokens
 
 SetRule = Callable[[Int[Tensor, " l"], tuple[int, ...]], float]
@@ -88,12 +88,8 @@ class Oracle(Backbone):
         return torch.where(tokens == self.facts.mask_id, 1.0, chosen)
 
     def predict(self, tokens: Tokens, attend: Mask | None = None) -> Prediction:
-        return Prediction(
-            self(tokens),
-            self.unembed,
-            forbidden=forbidden(self.facts, tokens.device),
-            quality_logits=lambda: torch.logit(self.quality(tokens), eps=1e-12),
-        )
+        prediction = prediction_of(self, self(tokens))
+        return prediction.judged_by(lambda: torch.logit(self.quality(tokens), eps=1e-12))
 
     def averaged_quality(self, tokens: Tokens, k: int, drawn_from: Backbone, rule: SetRule) -> Scores:
         """Proposition 2: E_{S ~ Π(· | y, i)}[p(x^i = y^i | y ⊕ m_S)] for n ~ Unif{0 … L} masks and |S| = min(k, n).

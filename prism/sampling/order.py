@@ -12,7 +12,7 @@ from torch import Tensor
 
 from prism.noise import Purpose
 from prism.sampling.policy import Moment
-from prism.state import Draft, Scores, spread
+from prism.state import Draft, Scores
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class _Certainty(Order):
     def certainty(self, log_probabilities: Float[Tensor, "n v"]) -> Float[Tensor, " n"]: ...
 
     def rank(self, now: Moment) -> Ranking:
-        masked = now.state.masked
-        return Ranking(spread(self.certainty(now.likelihood(masked)), masked, fill=-torch.inf))
+        reading = now.read(now.state.masked)
+        return Ranking(reading.spread(self.certainty(reading.log_probabilities), fill=-torch.inf))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from torch import Tensor
 from prism.noise import Noise, Purpose
 from prism.sampling.draw import Draw
 from prism.schedule import Budget, Linear, Schedule, even_times
-from prism.state import Counts, Draft, Edit, Mask, Prediction, Scores, State, spread
+from prism.state import Counts, Draft, Edit, Mask, Prediction, Scores, State
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,14 @@ class Moment:
 
     def draft(self, where: Mask) -> Draft:
         """Tokens drawn at the positions of `where`; asking twice for a position draws the same token."""
-        log_probabilities = self.prediction.log_probabilities(where)
-        tokens = self.draw.tokens(log_probabilities, self.uniform(Purpose.TOKEN)[where])
-        probability = log_probabilities.gather(-1, tokens[:, None])[:, 0].exp().float()
-        return Draft(
-            torch.zeros_like(self.state.tokens).masked_scatter(where, tokens), spread(probability, where, fill=0.0)
-        )
+        reading = self.prediction.read(where)
+        tokens = self.draw.tokens(reading.log_probabilities, reading.take(self.uniform(Purpose.TOKEN)))
+        probability = reading.log_probabilities.gather(-1, tokens[:, None])[:, 0].exp().float()
+        return Draft(reading.spread(tokens, fill=0), reading.spread(probability, fill=0.0))
 
-    def likelihood(self, where: Mask) -> Float[Tensor, "n v"]:
-        """log f^i(· | x), read at the positions of `where` as they stand."""
-        return self.prediction.log_probabilities(where)
+    def read(self, where: Mask) -> Reading:
+        """log f^i(· | x) at the positions of `where` as they stand."""
+        return self.prediction.read(where)
 
     def uniform(self, purpose: Purpose) -> Scores:
         return self.noise.uniform(purpose, self.state.tokens.shape[1])

@@ -14,7 +14,7 @@ from prism.noise import Purpose
 from prism.sampling.order import entropy
 from prism.sampling.policy import Moment, Remasker, lowest
 from prism.schedule import Phase
-from prism.state import Counts, Mask, Scores, spread
+from prism.state import Counts, Mask, Scores
 
 
 class Amount(ABC):
@@ -137,9 +137,8 @@ class LowLikelihood(_Lowest):
     cite: ClassVar[str] = "peng2025path"
 
     def score(self, now: Moment) -> Scores:
-        committed = now.state.committed
-        tokens = now.state.tokens[committed][:, None]
-        return spread(now.likelihood(committed).gather(-1, tokens)[:, 0], committed, fill=torch.inf)
+        reading = now.read(now.state.committed)
+        return reading.spread(reading.of(now.state.tokens), fill=torch.inf)
 
 
 @dataclass(frozen=True)
@@ -149,10 +148,8 @@ class EntropyAware(_Lowest):
     cite: ClassVar[str] = "kim2026prism"
 
     def score(self, now: Moment) -> Scores:
-        committed = now.state.committed
-        log_probabilities = now.likelihood(committed)
-        own = log_probabilities.gather(-1, now.state.tokens[committed][:, None])[:, 0]
-        return spread(own + entropy(log_probabilities), committed, fill=torch.inf)
+        reading = now.read(now.state.committed)
+        return reading.spread(reading.of(now.state.tokens) + entropy(reading.log_probabilities), fill=torch.inf)
 
 
 @dataclass(frozen=True)

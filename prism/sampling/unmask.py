@@ -22,7 +22,7 @@ from prism.sampling.order import (
     entropy,
 )
 from prism.sampling.policy import Commit, Law, Moment, Unmasker, highest
-from prism.state import Counts, Mask, Scores, spread
+from prism.state import Counts, Mask, Scores
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,8 @@ class EntropyBounded(_OwnPace):
     cite: ClassVar[str] = "benhamu2025eb"
 
     def safe(self, now: Moment, masked: Mask) -> tuple[Mask, Scores]:
-        entropies = spread(entropy(now.likelihood(masked)), masked, fill=torch.inf)
+        reading = now.read(masked)
+        entropies = reading.spread(entropy(reading.log_probabilities), fill=torch.inf)
         ordered = entropies.sort(dim=1).values  # ascending, so the maximum of a prefix is its last entry
         passes = (ordered.cumsum(1) - ordered <= self.gamma) & ordered.isfinite()
         return highest(-entropies, masked, _longest_prefix(passes)), -entropies

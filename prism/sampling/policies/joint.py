@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from prism.sampling.policy import Law, Moment, Policy, highest
-from prism.state import Draft, Edit, Scores, spread
+from prism.state import Draft, Edit, Scores
 
 
 class _Joint(Policy):
@@ -31,9 +31,8 @@ class _Joint(Policy):
 
 def _own_probability(now: Moment) -> Scores:
     """f^i(x^i | x) at committed positions, rounded as drafts are: equally certain tokens must tie."""
-    committed = now.state.committed
-    tokens = now.state.tokens[committed][:, None]
-    return spread(now.likelihood(committed).gather(-1, tokens)[:, 0].exp().float(), committed, fill=1.0)
+    reading = now.read(now.state.committed)
+    return reading.spread(reading.of(now.state.tokens).exp().float(), fill=1.0)
 
 
 def _log(probability: Scores) -> Scores:
