@@ -33,6 +33,8 @@ class DiTConfig:
     cond_size: int = 128
     dropout: float = 0.1
     time_conditioning: bool = False
+    learned_positions: bool = False
+    """Learned absolute positions beside rotary's relative ones, for sequences of one layout such as boards; MDLM has none."""
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "length", "hidden_size", "blocks", "heads", "cond_size"):
@@ -68,6 +70,8 @@ class DiT(Backbone):
         self.facts = Facts(config.mask_id, config.vocab_size, config.hidden_size)
         d, c = config.hidden_size, config.cond_size
         self.vocab_embed = _Embedding(d, config.vocab_size)
+        if config.learned_positions:
+            self.position_embed = _Embedding(d, config.length)
         self.sigma_map = _NoiseLevel(c)
         self.rotary = Rotary(d // config.heads)
         self.blocks = nn.ModuleList(DiTBlock(d, config.heads, c, config.dropout) for _ in range(config.blocks))
@@ -77,6 +81,8 @@ class DiT(Backbone):
         if cache is not None:
             raise ValueError("The DiT keeps no cache; leave cache=None.")
         x = self.vocab_embed(tokens)
+        if self.config.learned_positions:
+            x = x + self._positions(tokens.shape[1])
         condition = F.silu(self.sigma_map(self._noise_level(tokens, attend)))
         rotation = self.rotary(tokens.shape[1])
         for block in self.blocks:
@@ -85,6 +91,13 @@ class DiT(Backbone):
 
     def unembed(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
         return self.output_layer.linear(hidden)
+
+    def _positions(self, length: int) -> Float[Tensor, "l d"]:
+        if length > self.config.length:
+            raise ValueError(
+                f"A sequence of {length} tokens has positions this DiT never learned; it knows {self.config.length}."
+            )
+        return self.position_embed.embedding[:length]
 
     def matrices(self) -> dict[Tensor, int]:
         """Not adaLN's, which only ever see a few conditions."""
