@@ -18,7 +18,7 @@ from prism.noise import Noise
 from prism.sampling.draw import Draw
 from prism.sampling.policy import Law, Moment, Policy
 from prism.schedule import Budget, Schedule
-from prism.state import Counts, Edit, Mask, Prediction, State, Step, Tokens
+from prism.state import Counts, Mask, Prediction, State, Step, Tokens
 
 MOST_STEPS = 1_000_000  # a timetable is laid out for every step; nothing needs more than a step per token
 
@@ -60,41 +60,55 @@ def sample(
             f"The noise is for {len(noise.keys)} rows and the batch has {len(state.tokens)}; "
             f"use Noise.rows(seed, {len(state.tokens)})."
         )
-    draw = draw or Draw()
-    plan = _Plan.of(state, policy, steps, schedule or policy.schedule, block)
-    zero = torch.zeros_like(state.step)
-    forwards, remasks, flipflops = zero, zero, zero
-    erased = torch.full_like(state.tokens, -1)  # the token last taken back at each position
-
+    plan = Plan.of(state, policy, steps, schedule or policy.schedule, block)
+    progress = Progress.before(state)
     for _ in range(plan.longest if bool(plan.lengths.any()) else 0):
-        state = replace(state, window=plan.window(state.step))
-        busy = state.editable.any(1)
-        prediction = _predict(model, state)
-        edit, after = _decide(Moment(state, prediction, plan.budget(state), noise.at(state.step), draw), policy)
-        forwards = forwards + model.forwards * busy
-        remasks = remasks + edit.remask.sum(1)
-        flipflops = flipflops + (edit.write & (after.tokens == erased)).sum(1)
-        erased = torch.where(edit.remask, state.tokens, torch.where(edit.write, -1, erased))
-        after = replace(after, step=plan.next(after))
-        yield Step(state, after, edit, prediction, forwards, remasks, flipflops)
-        state = after
-        if plan.may_end_early and plan.finished(state):
+        step, progress = turn(model, policy, plan, noise, draw or Draw(), progress)
+        yield step
+        if plan.may_end_early and plan.finished(progress.state):
             break
 
 
-@torch.no_grad()  # inside helpers, not around the generator: a suspended generator must not leave its caller in this mode
-def _predict(model: Denoiser, state: State) -> Prediction:
-    return model.predict(state.tokens, state.attend)
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands between two steps."""
+
+    state: State
+    forwards: Counts
+    remasks: Counts
+    flipflops: Counts
+    erased: Tokens
+    """The token last taken back at each position; -1 where none was, or another has been written since."""
+
+    @staticmethod
+    def before(state: State) -> Progress:
+        zero = torch.zeros_like(state.step)
+        return Progress(state, zero, zero, zero, torch.full_like(state.tokens, -1))
 
 
-@torch.no_grad()
-def _decide(now: Moment, policy: Policy) -> tuple[Edit, State]:
+@torch.no_grad()  # here and not around the generator: a suspended generator must not leave its caller in this mode
+def turn(
+    model: Denoiser, policy: Policy, plan: Plan, noise: Noise, draw: Draw, progress: Progress
+) -> tuple[Step, Progress]:
+    """One turn of the loop."""
+    state = replace(progress.state, window=plan.window(progress.state.step))
+    prediction = model.predict(state.tokens, state.attend)
+    now = Moment(state, prediction, plan.budget(state), noise.at(state.step), draw)
     edit = policy.decide(now)
-    return edit, now.state.after(edit, edit.draft or now.draft(edit.write))
+    after = state.after(edit, edit.draft or now.draft(edit.write))
+    after = replace(after, step=plan.next(after))
+    done = Progress(
+        state=after,
+        forwards=progress.forwards + model.forwards * state.editable.any(1),
+        remasks=progress.remasks + edit.remask.sum(1),
+        flipflops=progress.flipflops + (edit.write & (after.tokens == progress.erased)).sum(1),
+        erased=torch.where(edit.remask, state.tokens, torch.where(edit.write, -1, progress.erased)),
+    )
+    return Step(state, after, edit, prediction, done.forwards, done.remasks, done.flipflops), done
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """Which block a row writes at each of its steps, and from which time to which.
 
     Rows with the same number of blocks share a timetable: `row` tells which one is whose. Everything the loop looks up
@@ -116,7 +130,7 @@ class _Plan:
     may_end_early: bool
 
     @staticmethod
-    def of(state: State, policy: Policy, steps: int, schedule: Schedule, block: int | None) -> _Plan:
+    def of(state: State, policy: Policy, steps: int, schedule: Schedule, block: int | None) -> Plan:
         if not 1 <= steps <= MOST_STEPS:
             raise ValueError(f"steps={steps}: sampling takes at least 1 step and at most {MOST_STEPS:,}.")
         if block is not None and block < 1:
@@ -140,7 +154,7 @@ class _Plan:
             torch.tensor(list(column), dtype=dtype, device=free.device)
             for column, dtype in zip(rows, kinds_of_column, strict=True)
         ]
-        return _Plan(
+        return Plan(
             block_of=(free.long().cumsum(1) - 1) // size,
             lengths=lengths,
             row=torch.searchsorted(kinds, blocks),

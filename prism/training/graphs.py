@@ -1,7 +1,8 @@
-"""A step recorded once as a CUDA graph and replayed: a small model spends most of its time launching kernels one by one."""
+"""A training step's forward and backward pass, recorded."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -10,13 +11,12 @@ from torch import Tensor, nn
 
 from prism.losses.masking import Batch
 from prism.noise import Noise
+from prism.recording import record
 from prism.state import SMALL_VOCABULARY
-
-WARM_UP = 3  # rounds in which kernels are compiled and chosen, before the recording
 
 
 def can_be_recorded(vocabulary: int, device: torch.device) -> bool:
-    """Only what never asks the device for a number: with a large vocabulary the loss must know how many tokens are masked."""
+    """With a large vocabulary the loss asks the device how many tokens are masked, and the device is busy enough anyway."""
     return device.type == "cuda" and vocabulary <= SMALL_VOCABULARY
 
 
@@ -26,43 +26,29 @@ class Recorded:
     def __init__(self, objective: nn.Module) -> None:
         self.objective = objective
         self.weights = [weight for weight in objective.parameters() if weight.requires_grad]
-        self.graph: torch.cuda.CUDAGraph | None = None
+        self.replay: Callable[[], None] | None = None
 
     def __call__(self, batch: Batch, noise: Noise) -> tuple[Float[Tensor, ""], dict[str, Float[Tensor, ""]]]:
-        if self.graph is None:
-            self._record(batch, noise)
-        assert self.graph is not None
-        for kept, given in zip(_tensors(self.batch, self.noise), _tensors(batch, noise), strict=True):
-            kept.copy_(given)
-        self.graph.replay()
+        if self.replay is None:
+            self.inputs = [tensor.clone() for tensor in _tensors(batch, noise)]
+            tokens, *others, keys = self.inputs
+            maskable = others.pop(0) if batch.maskable is not None else None
+            attend = others.pop(0) if batch.attend is not None else None
+            self.batch, self.noise = Batch(tokens, maskable, attend), replace(noise, keys=keys)
+            self.replay = record(self._work)
+            self.gradients = [weight.grad for weight in self.weights]
+        torch._foreach_copy_(self.inputs, _tensors(batch, noise))
+        self.replay()
         for weight, gradient in zip(self.weights, self.gradients, strict=True):
             weight.grad = gradient  # the optimiser lets go of it after every step
         return self.total, self.parts
 
-    def _record(self, batch: Batch, noise: Noise) -> None:
-        tokens, maskable, attend = (
-            None if part is None else part.clone() for part in (batch.tokens, batch.maskable, batch.attend)
-        )
-        assert tokens is not None
-        self.batch, self.noise = Batch(tokens, maskable, attend), replace(noise, keys=noise.keys.clone())
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            for _ in range(WARM_UP):
-                self._forget()
-                self.objective(self.batch, self.noise)[0].backward()
-        torch.cuda.current_stream().wait_stream(aside)
-        self._forget()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            total, self.parts = self.objective(self.batch, self.noise)
-            total.backward()
-        self.total = total.detach()
-        self.gradients = [weight.grad for weight in self.weights]
-
-    def _forget(self) -> None:
+    def _work(self) -> None:
         for weight in self.weights:
             weight.grad = None
+        total, self.parts = self.objective(self.batch, self.noise)
+        total.backward()
+        self.total = total.detach()
 
 
 def _tensors(batch: Batch, noise: Noise) -> list[Tensor]:

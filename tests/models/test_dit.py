@@ -43,6 +43,8 @@ def reference(weights: dict[str, Tensor], row: Tensor, heads: int, sigma: float)
     condition = silu(linear("sigma_map.mlp.2", silu(linear("sigma_map.mlp.0", torch.tensor(features)))))
 
     x = weights["vocab_embed.embedding"][row]
+    if "position_embed.embedding" in weights:
+        x = x + weights["position_embed.embedding"][: len(row)]
     length, d = x.shape
     size = d // heads
     blocks = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("blocks."))
@@ -67,10 +69,11 @@ def reference(weights: dict[str, Tensor], row: Tensor, heads: int, sigma: float)
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("learned_positions", [False, True])
 @pytest.mark.parametrize("time_conditioning", [False, True])
 @pytest.mark.parametrize("lengths", [None, [10, 7, 4]])
-def test_an_independent_implementation_agrees(lengths, time_conditioning):
-    model = dit(time_conditioning=time_conditioning)
+def test_an_independent_implementation_agrees(lengths, time_conditioning, learned_positions):
+    model = dit(time_conditioning=time_conditioning, learned_positions=learned_positions)
     x = tokens()
     x[0, 2:6] = x[1, 3:5] = x[1, 8:] = MASK
     attend = None if lengths is None else padding(lengths)
@@ -82,6 +85,11 @@ def test_an_independent_implementation_agrees(lengths, time_conditioning):
         expected_hidden, expected = reference(model.state_dict(), x[row, :length], model.config.heads, sigma)
         torch.testing.assert_close(hidden[row, :length], expected_hidden, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(logits[row, :length], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_position_it_never_learned():
+    with pytest.raises(ValueError, match=r"11 tokens .* it knows 10"):
+        dit(learned_positions=True, length=10)(tokens(length=11))
 
 
 @torch.no_grad()

@@ -92,7 +92,10 @@ VARIANTS: dict[str, Variant] = {
 
 
 def _model(hidden_size: int, blocks: int, heads: int) -> DiTConfig:
-    return replace(DiTConfig.sudoku(), hidden_size=hidden_size, blocks=blocks, heads=heads, dropout=0.0)
+    """The paper's DiT, which sees only how far apart two cells are, told besides where on the board each one lies."""
+    return replace(
+        DiTConfig.sudoku(), hidden_size=hidden_size, blocks=blocks, heads=heads, dropout=0.0, learned_positions=True
+    )
 
 
 def _on_gpu(steps: int, batch: int, **settings: Any) -> Optimisation:
