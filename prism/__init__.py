@@ -35,7 +35,6 @@ from prism.sampling.policies.remdm import (
     ReMDMSwitch,
 )
 from prism.sampling.policy import Moment, Never, Pair, Policy, Remasker, Unmasker
-from prism.sampling.prepared import Prepared
 from prism.sampling.remask import (
     Anywhere,
     Binomial,
@@ -125,7 +124,6 @@ __all__ = [
     "Policy",
     "Precision",
     "Prediction",
-    "Prepared",
     "PrismLoss",
     "PrismModel",
     "ProjectionConfig",

@@ -246,9 +246,3 @@ class Step:
     """Tokens taken back so far."""
     flipflops: Counts
     """How many of them came back as the very same token."""
-
-
-def spread(values: Float[Tensor, " n"], where: Mask, fill: float) -> Scores:
-    """Values of the positions of `where`, in row-major order, laid out over the whole batch."""
-    out = torch.full(where.shape, fill, dtype=values.dtype, device=values.device)
-    return out.masked_scatter(where, values)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from prism.state import Draft, Edit, Prediction, spread, start
+from prism.state import SMALL_VOCABULARY, Draft, Edit, Prediction, start
 
 
 def test_start_freezes_what_is_given() -> None:
@@ -51,9 +51,18 @@ def test_after() -> None:
     assert state.tokens.tolist() == [[9, 9, 5, 6]]
 
 
-def test_spread() -> None:
+@pytest.mark.parametrize("vocabulary", [2, SMALL_VOCABULARY + 1], ids=["read everywhere", "read where asked"])
+def test_a_reading_is_laid_out_where_it_was_asked_for(vocabulary: int) -> None:
+    """A small vocabulary is read at all positions, and nobody can tell."""
+    hidden = torch.tensor([[[0.0, 1.0], [2.0, 0.0]], [[5.0, 5.0], [0.0, 3.0]]])
     where = torch.tensor([[True, False], [False, True]])
-    assert spread(torch.tensor([1.0, 2.0]), where, fill=-1.0).tolist() == [[1, -1], [-1, 2]]
+    tokens = torch.tensor([[1, 0], [7, 0]])  # 7 is no token of the vocabulary, and nobody asks about it
+    reading = Prediction(hidden, lambda rows: rows, vocabulary=vocabulary).read(where)
+    assert len(reading.log_probabilities) == (4 if vocabulary == 2 else 2)
+    own = reading.spread(reading.of(tokens), fill=-1.0)
+    expected = hidden.log_softmax(-1)
+    assert own.tolist() == [[float(expected[0, 0, 1]), -1], [-1, float(expected[1, 1, 0])]]
+    assert reading.spread(reading.take(tokens), fill=9).tolist() == [[1, 9], [9, 0]]
 
 
 def rows_asked(calls: list[int]) -> Prediction:

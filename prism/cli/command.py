@@ -36,13 +36,23 @@ class Command(ABC):
 
     def check(self) -> None:
         """What can be known to fail before any work is done."""
-        if self.json is None:
-            return
-        if self.json.is_dir():
-            raise ValueError(f"--json {self.json}: that is a folder; name a file.")
-        parent = self.json.absolute().parent
-        if not parent.is_dir() or not os.access(parent, os.W_OK):
-            raise ValueError(f"--json {self.json}: cannot write into {parent}; make the folder or choose another.")
+        if self.json is not None:
+            check_file("--json", self.json)
+
+
+def check_file(flag: str, path: Path) -> None:
+    """Whether a file can be written there."""
+    if path.is_dir():
+        raise ValueError(f"{flag} {path}: that is a folder; name a file.")
+    parent = path.absolute().parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise ValueError(f"{flag} {path}: cannot write into {parent}; make the folder or choose another.")
+
+
+def check_folder(flag: str, path: Path) -> None:
+    """Whether the path may be, or become, a folder."""
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{flag} {path}: that is a file; name a folder.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from rich.live import Live
 
 from prism.cli.animation import gif, page
 from prism.cli.board import Scene, drawing, frames, side_by_side, tally
-from prism.cli.command import Command, WithModel, console, require_head, show_record
+from prism.cli.command import Command, WithModel, check_file, console, require_head, show_record
 from prism.data import sudoku
 from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.sudoku import check_model, evaluate_sudoku
@@ -55,9 +54,11 @@ class Demo(WithModel, Command):
 
     def check(self) -> None:
         super().check()
-        for flag, path in (("--gif", self.gif), ("--html", self.html)):
+        for suffix, path in ((".gif", self.gif), (".html", self.html)):
             if path is not None:
-                _check_target(flag, path)
+                check_file(f"--{suffix[1:]}", path)
+                if path.suffix.lower() != suffix:
+                    raise ValueError(f"--{suffix[1:]} {path}: the name must end in {suffix}.")
 
     def run(self) -> dict[str, Any]:
         clock = Stopwatch()
@@ -180,14 +181,3 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _check_target(flag: str, path: Path) -> None:
-    suffix = f".{flag.removeprefix('--')}"
-    if path.is_dir():
-        raise ValueError(f"{flag} {path}: that is a folder; name a file.")
-    if path.suffix.lower() != suffix:
-        raise ValueError(f"{flag} {path}: the name must end in {suffix}.")
-    parent = path.absolute().parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise ValueError(f"{flag} {path}: cannot write into {parent}; make the folder or choose another.")

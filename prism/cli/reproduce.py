@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prism.cli.command import Command, console, show_record
+from prism.cli.command import Command, check_folder, console, show_record
 from prism.data import sudoku
 from prism.evaluation.record import Stopwatch, plain
 from prism.recipes.reproduce.sudoku import SCALES, SudokuStudy
 from prism.recipes.reproduce.sudoku_report import write_report
 from prism.recipes.reproduce.sudoku_results import results_of
+from prism.recipes.reproduce.workshop import Workshop
 from prism.recipes.sampling import pick
 
 
@@ -24,8 +25,8 @@ class ReproduceSudoku(Command):
     """
 
     scale: str = "tiny"
-    """paper (28.6M parameters, one H200, about an hour and a half), small (6M, a laptop GPU), tiny (two CPU cores, minutes; it
-    shows that everything runs and solves nothing)."""
+    """paper (28.6M parameters, one H200), small (6M, a laptop GPU), tiny (two CPU cores, minutes; it shows that everything
+    runs and solves nothing)."""
     output: Path | None = None
     """Folder for the models; runs/sudoku-SCALE if left out."""
     results: Path | None = None
@@ -33,7 +34,13 @@ class ReproduceSudoku(Command):
     puzzles: Path | None = None
     """More puzzles to evaluate on beside our own, such as the paper's; called `paper` in the results."""
     only: str | None = None
-    """Names of results, separated by commas, to stop at; all if left out."""
+    """Names of the results to make, separated by commas; all if left out."""
+
+    def check(self) -> None:
+        super().check()
+        for flag, path in (("--output", self.output), ("--results", self.results)):
+            if path is not None:
+                check_folder(flag, path)
 
     def run(self) -> dict[str, Any]:
         clock, scale = Stopwatch(), pick(self.scale, SCALES, "scale")
@@ -41,7 +48,7 @@ class ReproduceSudoku(Command):
             raise ValueError("The figures need matplotlib; run: pip install 'prism-mdm[plot]'")
         output = self.output or Path("runs") / f"sudoku-{self.scale}"
         given = {} if self.puzzles is None else {"paper": sudoku.read_puzzles(self.puzzles)}
-        study = SudokuStudy(scale, output, self.results or output / "results", given)
+        study = SudokuStudy(scale, Workshop(output, self.results or output / "results", console.print), given)
         wanted = results_of(study)
         if self.only is not None:
             wanted = {name.strip(): pick(name.strip(), wanted, "result (--only)") for name in self.only.split(",")}

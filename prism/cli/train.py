@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from prism.cli.command import Command, console, parameters, show_record
+from prism.cli.command import Command, check_folder, console, parameters, show_record
 from prism.data import sudoku
 from prism.data.writing import TOKENIZER_FILES, load_rows
 from prism.evaluation.record import Stopwatch, plain
@@ -21,9 +20,8 @@ from prism.models.attach import PrismModel, attach
 from prism.models.backbone import Backbone
 from prism.models.dit import DiT, DiTConfig
 from prism.models.hub import load_backbone, locate, save_backbone
-from prism.noise import Noise
 from prism.recipes import sudoku as recipe
-from prism.recipes.training import AttachmentOptions, LossOptions, MaskingOptions, TrainingOptions
+from prism.recipes.training import AttachmentOptions, LossOptions, MaskingOptions, TrainingOptions, held_out_loss
 from prism.training import Shuffled, train, use_ema, whole_state
 
 
@@ -77,8 +75,7 @@ class _Run(_Corpus, TrainingOptions, Command):
 
     def check(self) -> None:
         super().check()
-        if self.output.exists() and not self.output.is_dir():
-            raise ValueError(f"--output {self.output}: that is a file; name a folder.")
+        check_folder("--output", self.output)
 
     def fit(self, model: Backbone | PrismModel, loss: DenoisingLoss | PrismLoss, rows: torch.Tensor) -> _Fitted:
         """Train, and take the averaged weights."""
@@ -89,12 +86,6 @@ class _Run(_Corpus, TrainingOptions, Command):
             f"{len(examples.tokens):,} sequences of {rows.shape[1]} tokens, {self.steps:,} steps of {self.batch}"
         )
 
-        def evaluate(model: Backbone | PrismModel, step: int) -> Mapping[str, float]:
-            batch = Batch(held_out.tokens.to(model.device), _on(held_out.maskable, model.device))
-            noise = Noise.rows(12345, len(batch.tokens), device=model.device)  # the same masks every time
-            measured = loss(model, batch, model.facts.mask_id, noise)
-            return {"loss": float(measured.total), **{name: float(part) for name, part in measured.parts.items()}}
-
         trained = train(
             model,
             loss,
@@ -102,7 +93,7 @@ class _Run(_Corpus, TrainingOptions, Command):
             self.build_optimisation(),
             folder=self.output / "training",
             resume=self.resume,
-            evaluate=evaluate,
+            evaluate=held_out_loss(loss, held_out),
             trackers=self.trackers,
         )
         if trained.has_ema:
@@ -126,10 +117,6 @@ class _Fitted:
     """All of them, also where every process trained only a part."""
     is_main: bool
     """Whether this process is the one that saves."""
-
-
-def _on(mask: torch.Tensor | None, device: torch.device) -> torch.Tensor | None:
-    return None if mask is None else mask.to(device)
 
 
 @dataclass(frozen=True, kw_only=True)

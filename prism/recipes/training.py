@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
-from prism.losses.denoising import DenoisingLoss, PerMask, PerTime, Weighting
-from prism.losses.masking import ByCount, ByProbability, Masking
+from prism.losses.denoising import DenoisingLoss, Loss, PerMask, PerTime, Weighting
+from prism.losses.masking import Batch, ByCount, ByProbability, Masking
 from prism.losses.prism import Likelihood, PrismLoss, Quality, Target
-from prism.models.attach import Lora
+from prism.models.attach import Lora, PrismModel
+from prism.models.backbone import Backbone
 from prism.models.heads import BlockConfig, FinalLayerConfig, HeadConfig, ProjectionConfig
+from prism.noise import Noise
 from prism.recipes.sampling import ORDERS, pick
 from prism.sampling.draw import Draw
+from prism.sampling.loop import Denoiser
 from prism.training import Constant, Cosine, CosineCycles, Optimisation, Precision, Rate
 
 MASKINGS: dict[str, Masking] = {"probability": ByProbability(floor=1e-3), "count": ByCount()}
 WEIGHTINGS: dict[str, Weighting] = {"mask": PerMask(), "time": PerTime()}
 TARGETS: dict[str, Target] = {"quality": Quality(), "likelihood": Likelihood()}
 PRECISIONS: dict[str, Precision] = {"fp32": Precision.FP32, "bf16": Precision.BF16}
+
+
+def held_out_loss(
+    loss: Callable[[Denoiser, Batch, int, Noise], Loss], held_out: Batch
+) -> Callable[[Backbone | PrismModel, int], dict[str, float]]:
+    """An evaluation for `train`: the loss and its parts on sequences kept apart, under the same masks every time."""
+
+    def measure(model: Backbone | PrismModel, step: int) -> dict[str, float]:
+        batch = held_out.to(model.device)
+        noise = Noise.rows(12345, len(batch.tokens), device=model.device)
+        measured = loss(model, batch, model.facts.mask_id, noise)
+        return {"loss": float(measured.total), **{name: float(part) for name, part in measured.parts.items()}}
+
+    return measure
 
 
 @dataclass(frozen=True, kw_only=True)

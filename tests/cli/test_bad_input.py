@@ -27,6 +27,8 @@ reproduce owt | unknown task
 reproduce sudoku --scale huge | choose from paper, small, tiny
 reproduce sudoku --only methods_50 | did you mean 'methods_51'
 reproduce sudoku --puzzles nowhere.csv | nowhere.csv
+reproduce sudoku --output {{f}}/empty.txt | that is a file
+reproduce sudoku --results {{f}}/empty.txt | that is a file
 {EVALUATE} --stpes 3 | did you mean '--steps'
 {EVALUATE} --polcy prism | did you mean '--policy'
 {EVALUATE} --sed 3 | did you mean '--seed'

@@ -15,6 +15,7 @@ from prism.recipes.reproduce import sudoku as reproduction
 from prism.recipes.reproduce.sudoku import SCALES, VARIANTS, SudokuStudy
 from prism.recipes.reproduce.sudoku_report import write_report
 from prism.recipes.reproduce.sudoku_results import PRISM, TRAINING_FREE, results_of
+from prism.recipes.reproduce.workshop import Workshop
 
 TINY = SCALES["tiny"]
 MICRO = replace(
@@ -32,11 +33,13 @@ MICRO = replace(
     steps=(9, 5),
 )
 
+NOWHERE = Workshop(Path("unused"), Path("unused"))
+
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> SudokuStudy:
     folder = tmp_path_factory.mktemp("study")
-    study = SudokuStudy(MICRO, folder / "models", folder / "results", {})
+    study = SudokuStudy(MICRO, Workshop(folder / "models", folder / "results"), {})
     with pytest.MonkeyPatch.context() as patch:
         few = ("paper", "no regulariser", "block head", "projection head", "frozen backbone", "n_y=4")
         patch.setattr("prism.recipes.reproduce.sudoku_results.VARIANTS", {name: VARIANTS[name] for name in few})
@@ -91,7 +94,7 @@ def test_nothing_is_made_twice(study: SudokuStudy, monkeypatch: pytest.MonkeyPat
         raise AssertionError("trained again")
 
     monkeypatch.setattr("prism.recipes.reproduce.workshop.train", must_not_train)
-    again = SudokuStudy(MICRO, study.workshop.models, study.workshop.results, {})
+    again = SudokuStudy(MICRO, study.workshop, {})
     before = {path: path.stat().st_mtime_ns for path in study.workshop.results.glob("*.json")}
     make_all(again)
     assert again.tuned() == study.tuned()
@@ -116,7 +119,7 @@ def test_no_training_board_is_a_solution() -> None:
     first = sudoku.boards(4, reproduction.BOARD_SEED)
     given = first.copy()
     given[:, 40:] = 0
-    study = SudokuStudy(replace(MICRO, boards=16), Path("unused"), Path("unused"), {"given": given})
+    study = SudokuStudy(replace(MICRO, boards=16), NOWHERE, {"given": given})
     boards = sudoku.from_tokens(study.boards.numpy().astype(np.uint8))
     solutions = np.concatenate([sudoku.solve(puzzles).solution for puzzles in study.puzzles.values()])
     assert not {board.tobytes() for board in boards} & {board.tobytes() for board in solutions}
@@ -124,7 +127,7 @@ def test_no_training_board_is_a_solution() -> None:
 
 
 def test_our_puzzles_have_thirty_clues_and_one_solution() -> None:
-    puzzles = SudokuStudy(replace(TINY, puzzles=20), Path("unused"), Path("unused"), {}).puzzles["own"]
+    puzzles = SudokuStudy(replace(TINY, puzzles=20), NOWHERE, {}).puzzles["own"]
     assert ((puzzles > 0).sum(1) == 30).all()
     assert (sudoku.solve(puzzles).count == 1).all()
 

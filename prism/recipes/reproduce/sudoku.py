@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ class Scale:
 class Variant:
     """One way to fine-tune."""
 
-    loss: PrismLoss = field(default_factory=lambda: PrismLoss(k=4, regulariser=5.0))
+    loss: PrismLoss
     head: Callable[[int], HeadConfig | None] = FinalLayerConfig
     tune_backbone: bool = True
 
@@ -154,8 +154,8 @@ SCALES: dict[str, Scale] = {
 class SudokuStudy:
     """The data, and the models by name, each made when it is first asked for."""
 
-    def __init__(self, scale: Scale, output: Path, results: Path, given: Mapping[str, np.ndarray]) -> None:
-        self.scale, self.workshop, self.given = scale, Workshop(output, results), given
+    def __init__(self, scale: Scale, workshop: Workshop, given: Mapping[str, np.ndarray]) -> None:
+        self.scale, self.workshop, self.given = scale, workshop, given
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     @cached_property
@@ -217,7 +217,7 @@ class SudokuStudy:
 
     def variant(self, name: str, base: Callable[[], Path] | None = None, *, augment: bool = True, of: str = "") -> Path:
         """A tuned for a short while in one of the ways of `VARIANTS`; or another backbone, then named by `of`."""
-        folder = f"variant-{name.replace(' ', '-')}{of}"
+        folder = f"variant-{name}{of}".replace(" ", "-").replace("=", "-").replace("λ", "lambda")
         return self._tune(folder, VARIANTS[name], self.scale.ablation, base or self.pretrained, augment=augment)
 
     def _tune(

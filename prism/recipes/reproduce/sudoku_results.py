@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -55,8 +54,7 @@ def _row(
 
 def fine_tuning(study: SudokuStudy) -> dict[str, Any]:
     """Success over the epochs of fine-tuning (the paper's left figure), with what it cost."""
-    story = json.loads((study.tuned().parent / "training.json").read_text(encoding="utf-8"))
-    before = json.loads((study.pretrained().parent / "training.json").read_text(encoding="utf-8"))
+    story, before = study.workshop.story(study.tuned()), study.workshop.story(study.pretrained())
     boards = study.scale.finetuning.batch / study.scale.boards
     points = [
         {"step": line["step"], "epoch": line["step"] * boards}
@@ -87,6 +85,7 @@ def methods(steps: int) -> Callable[[SudokuStudy], dict[str, Any]]:
                 for contender in contenders:
                     sampling = replace(contender, order=order, steps=steps)
                     run = study.solve(model, study.puzzles[kind], sampling)
+                    study.workshop.tell(f"  {kind} puzzles, {order} order, {name_of(sampling)}: {run.success}")
                     rows.append(_row(run, sampling, kind, baseline, weights=path.parent.name))
                     baseline = baseline or run
         return {"rows": rows, "record": plain(clock.record("reproduce sudoku", study.scale, seed=0, model=model))}
@@ -274,7 +273,7 @@ def augmentation(study: SudokuStudy) -> dict[str, Any]:
 def _compared(study: SudokuStudy, variants: Mapping[str, Path]) -> dict[str, Any]:
     clock, rows = Stopwatch(), []
     for name, path in variants.items():
-        story = json.loads((path.parent / "training.json").read_text(encoding="utf-8"))
+        story = study.workshop.story(path)
         model = study.load(path)
         for sampling in _for_ablations(study):
             for kind, puzzles in study.puzzles.items():

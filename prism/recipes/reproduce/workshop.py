@@ -13,16 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from prism.evaluation.record import Stopwatch, plain, write_json
 from prism.losses.denoising import Loss
 from prism.losses.masking import Batch
 from prism.models.attach import PrismModel
 from prism.models.backbone import Backbone
+from prism.models.folder import Folder, write_tensors
 from prism.models.hub import save_backbone, save_model
 from prism.noise import Noise
+from prism.recipes.training import held_out_loss
 from prism.sampling.loop import Denoiser
 from prism.training import Examples, Optimisation, train
 
@@ -31,7 +32,7 @@ LossFunction = Callable[[Denoiser, Batch, int, Noise], Loss]
 
 
 class Choice:
-    """Keeps the weights (the averaged ones) that have the lowest loss on held-out sequences, always the same masks."""
+    """Keeps the weights (the averaged ones) that have the lowest loss on held-out sequences."""
 
     def __init__(
         self,
@@ -40,16 +41,12 @@ class Choice:
         held_out: Batch,
         also: Callable[[Model, int], Mapping[str, float]] | None = None,
     ) -> None:
-        self.folder, self.loss, self.held_out, self.also = folder, loss, held_out, also
+        self.folder, self.measure, self.also = folder, held_out_loss(loss, held_out), also
 
     def __call__(self, model: Model, step: int) -> dict[str, float]:
-        batch = self.held_out.to(model.device)
-        measured = self.loss(
-            model, batch, model.facts.mask_id, Noise.rows(12345, len(batch.tokens), device=model.device)
-        )
-        figures = {"loss": float(measured.total), **{name: float(part) for name, part in measured.parts.items()}}
+        figures = self.measure(model, step)
         if figures["loss"] < self.best.get("loss", float("inf")):
-            save_file(_contiguous(model.state_dict()), self.folder / "chosen.safetensors")
+            write_tensors(self.folder / "chosen.safetensors", model.state_dict())
             write_json(self.folder / "chosen.json", {"step": step, **figures})
         return figures | dict({} if self.also is None else self.also(model, step))
 
@@ -65,15 +62,16 @@ class Choice:
 
 @dataclass(frozen=True)
 class Workshop:
-    """The folder of a reproduction and the folder of its results."""
+    """The folder of a reproduction and the folder of its results; `tell` hears what is being done."""
 
     models: Path
     results: Path
+    tell: Callable[[str], object] = lambda line: None
 
     def begin(self, description: Mapping[str, Any]) -> None:
         """What is in the folder must have been made with the same settings."""
         path, settings = self.models / "settings.json", plain(dict(description))
-        if path.is_file() and json.loads(path.read_text(encoding="utf-8")) != json.loads(json.dumps(settings)):
+        if path.is_file() and Folder(self.models).json(path.name) != json.loads(json.dumps(settings)):
             raise ValueError(f"{self.models} was begun with other settings (see {path}); choose another --output.")
         write_json(path, settings)
 
@@ -92,6 +90,7 @@ class Workshop:
         if not (folder / "model").is_dir():
             folder.mkdir(parents=True, exist_ok=True)
             clock, model = Stopwatch(), make()
+            self.tell(f"  training {name}")
             choice = Choice(folder, loss, held_out(), also)
             trained = train(model, loss, examples(), settings, folder=folder / "training", resume=True, evaluate=choice)
             choice.take(model)
@@ -106,6 +105,10 @@ class Workshop:
             shutil.rmtree(folder / "training")
         return folder / "model"
 
+    def story(self, model: Path) -> dict[str, Any]:
+        """How a model of this workshop was trained: its history and the checkpoint that was chosen."""
+        return Folder(model.parent).json("training.json")
+
     def result(self, name: str, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         """The result of that name, made now if it is not there yet."""
         path = self.results / f"{name}.json"
@@ -116,7 +119,3 @@ class Workshop:
         except json.JSONDecodeError as error:
             raise ValueError(f"{path} is not JSON ({error}); delete it and it will be made anew.") from error
         return found
-
-
-def _contiguous(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: tensor.contiguous() for name, tensor in state.items()}
