@@ -35,6 +35,7 @@ from prism.sampling.policies.remdm import (
     ReMDMSwitch,
 )
 from prism.sampling.policy import Moment, Never, Pair, Policy, Remasker, Unmasker
+from prism.sampling.prepared import Prepared
 from prism.sampling.remask import (
     Anywhere,
     Binomial,
@@ -124,6 +125,7 @@ __all__ = [
     "Policy",
     "Precision",
     "Prediction",
+    "Prepared",
     "PrismLoss",
     "PrismModel",
     "ProjectionConfig",

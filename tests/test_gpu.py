@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,10 @@ pytestmark = [
 ]
 
 
-def tiny() -> prism.PrismModel:
+def tiny(dropout: float = 0.1) -> prism.PrismModel:
     torch.manual_seed(0)
-    backbone = prism.DiT(prism.DiTConfig(vocab_size=11, mask_id=0, length=32, hidden_size=64, blocks=2, heads=4))
+    config = prism.DiTConfig(vocab_size=11, mask_id=0, length=32, hidden_size=64, blocks=2, heads=4, dropout=dropout)
+    backbone = prism.DiT(config)
     for parameter in backbone.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
     return prism.attach(backbone, prism.FinalLayerConfig(64), tune_backbone=True).eval()
@@ -40,6 +42,23 @@ def test_every_method_writes_the_same_tokens_on_the_gpu(method: prism.sampling.p
     model, noise = model.cuda(), prism.Noise.rows(1, 4, device="cuda")
     there = prism.generate(model, prism.start(tokens.cuda(), 0), policy, steps=8, noise=noise)
     assert torch.equal(here.tokens, there.tokens.cpu())
+
+
+def test_a_recorded_step_is_the_step(tmp_path: Path) -> None:
+    """The same losses and weights as launching every kernel."""
+    settings = prism.Optimisation(steps=6, batch=32, lr=1e-3, muon_lr=1e-3, log_every=1)
+    examples = prism.Shuffled(torch.randint(1, 11, (256, 32), generator=torch.Generator().manual_seed(0)))
+    runs = {}
+    for name, compiled in (("plain", False), ("recorded", True)):
+        model = tiny(dropout=0.0)
+        folder = tmp_path / name
+        trained = prism.train(
+            model, prism.PrismLoss(k=2), examples, replace(settings, compile=compiled), folder=folder, progress=False
+        )
+        runs[name] = [line["loss"] for line in trained.history], [p.detach().clone() for p in model.parameters()]
+    assert runs["recorded"][0] == pytest.approx(runs["plain"][0], rel=1e-3)
+    for one, other in zip(runs["recorded"][1], runs["plain"][1], strict=True):
+        torch.testing.assert_close(one, other, atol=2e-3, rtol=2e-3)
 
 
 def test_training_in_bf16_and_compiled(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import prism
 PACKAGE = Path(prism.__file__).parent
 LINE = (
     {"version", "state"},
-    {"noise"},
+    {"noise", "recording"},
     {"schedule"},
     {"models", "sampling"},
     {"losses"},

@@ -19,6 +19,7 @@ from prism.noise import Noise
 from prism.sampling.draw import Draw
 from prism.sampling.loop import Denoiser, generate
 from prism.sampling.policy import Policy
+from prism.sampling.prepared import Prepared
 from prism.schedule import Schedule
 from prism.state import State, Step, start
 
@@ -76,11 +77,16 @@ def evaluate_sudoku(
     """
     clock = Stopwatch()
     boards, forwards, remasks, flipflops = [], [], [], []
+    prepared = Prepared(model, policy, steps=steps, draw=draw, schedule=schedule, block=block)
     for first in range(0, len(puzzles), batch):
         state = puzzle_state(puzzles[first : first + batch], device)
         noise = Noise.rows(seed, len(state.tokens), first=first, device=device)
-        result = generate(
-            model, state, policy, steps=steps, noise=noise, draw=draw, schedule=schedule, block=block, watch=watch
+        result = (
+            prepared(state, noise)
+            if watch is None
+            else generate(
+                model, state, policy, steps=steps, noise=noise, draw=draw, schedule=schedule, block=block, watch=watch
+            )
         )
         boards.append(_completed(result.tokens))
         forwards.append(result.forwards.cpu().numpy())

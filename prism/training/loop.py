@@ -25,6 +25,7 @@ from prism.sampling.loop import Denoiser
 from prism.training.ema import Ema
 from prism.training.examples import Examples, mixed
 from prism.training.folder import RunFolder, trainable
+from prism.training.graphs import Recorded, can_be_recorded
 from prism.training.meter import Meter, Share, progress_bar
 from prism.training.muon import Muon
 from prism.training.settings import Optimisation, Precision
@@ -95,6 +96,9 @@ def train(
     run.tidy(description, begin)
     accelerator.wait_for_everyone()
 
+    alone = accelerator.num_processes == 1 and settings.accumulate == 1
+    recordable = settings.compile and alone and can_be_recorded(model.facts.vocab_size, device)
+    recorded = Recorded(objective) if recordable else None
     model.train()
     meter = Meter(accelerator, share, run, begin)
     bar = progress_bar(settings.steps, begin, shown=progress and run.is_main)
@@ -110,8 +114,11 @@ def train(
                 torch.manual_seed(mixed(settings.seed, step, micro, share.process))  # for dropout, the only user
                 # Only a step's last micro-batch has to; but DDP learns in the first which weights get gradients.
                 exchange_gradients(shared, now=micro == settings.accumulate - 1 or step == begin)
-                total, parts = shared(batch, noise)
-                (total / settings.accumulate).backward()
+                if recorded is not None:
+                    total, parts = recorded(batch, noise)
+                else:
+                    total, parts = shared(batch, noise)
+                    (total / settings.accumulate).backward()
                 meter.add(total, parts)
 
             meter.add_norm(nn.utils.clip_grad_norm_(weights.values(), settings.clip or math.inf))

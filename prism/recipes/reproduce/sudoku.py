@@ -1,8 +1,9 @@
 """The paper's Sudoku experiment (Section 4.1), on boards of our own: pretrain, fine-tune with PRISM, then ask everything.
 
 The paper pretrains its 28.6M DiT for 100,000 steps of 256 boards and fine-tunes it for 20,000 more with k = 4, n_y = 1, λ = 5
-at 3e-4. Here as many boards come in batches of 1024, the matrices are pretrained with Muon, every board is seen under a fresh
-symmetry, and checkpoints are chosen on validation boards, never on the puzzles they are judged by.
+at 3e-4. Here pretraining takes as many boards in batches of 1024, the matrices are pretrained with Muon, cells know where on
+the board they lie, every board is seen under a fresh symmetry, and checkpoints are chosen on validation boards, never on the
+puzzles they are judged by.
 """
 
 from __future__ import annotations
@@ -122,9 +123,9 @@ SCALES: dict[str, Scale] = {
         model=_model(512, 8, 8),
         other=_model(192, 10, 6),
         pretraining=_on_gpu(25_000, 1024, lr=1e-3, muon_lr=3e-3, warmup=300),
-        finetuning=_on_gpu(5_000, 1024, lr=3e-4, warmup=200),
-        ablation=_on_gpu(2_000, 512, lr=3e-4, warmup=100),
-        short=_on_gpu(4_000, 1024, lr=1e-3, muon_lr=3e-3, warmup=300),
+        finetuning=_on_gpu(20_000, 256, lr=3e-4, warmup=200),
+        ablation=_on_gpu(3_000, 256, lr=3e-4, warmup=100),
+        short=_on_gpu(8_000, 256, lr=1e-3, muon_lr=3e-3, warmup=300),
     ),
     "small": Scale(
         model=_model(192, 10, 6),

@@ -1,0 +1,124 @@
+"""`generate`, prepared for many batches of one shape: on a GPU the whole step, forward pass and decision, is recorded, and the
+host does nothing but say "again"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+
+import torch
+from torch import Tensor
+
+from prism.noise import Noise
+from prism.recording import record
+from prism.sampling.draw import Draw
+from prism.sampling.loop import Denoiser, Plan, Progress, Sample, turn
+from prism.sampling.policy import Policy
+from prism.schedule import Schedule
+from prism.state import State
+
+
+@dataclass(frozen=True)
+class _Running:
+    """Everything a step reads and writes, always in the same memory."""
+
+    progress: Progress
+    plan: Plan
+    noise: Noise
+
+
+class Prepared:
+    """A sampler to be called again and again: `prepared(state, noise)` is `generate(model, state, policy, noise=noise, …)`.
+
+    A batch of another shape is prepared for anew, which costs four steps. On a GPU the model must have a small vocabulary
+    (at most `SMALL_VOCABULARY` tokens), because otherwise a step asks the device where to read logits. `compiled` makes one
+    compiled piece of the step first: fewer and larger kernels, for a minute of compiling.
+    """
+
+    def __init__(
+        self,
+        model: Denoiser,
+        policy: Policy,
+        *,
+        steps: int,
+        draw: Draw | None = None,
+        schedule: Schedule | None = None,
+        block: int | None = None,
+        compiled: bool = False,
+    ) -> None:
+        self.model, self.policy, self.steps, self.draw = model, policy, steps, draw or Draw()
+        self.schedule, self.block, self.compiled = schedule or policy.schedule, block, compiled
+        self._running: _Running | None = None
+        self._again: Callable[[], None] = lambda: None
+
+    def __call__(self, state: State, noise: Noise) -> Sample:
+        plan = Plan.of(state, self.policy, self.steps, self.schedule, self.block)
+        asked = _Running(Progress.before(state), plan, noise)
+        if self._running is None or _shapes(self._running) != _shapes(asked):
+            self._prepare(asked)
+        assert self._running is not None
+        _write(self._running, asked)
+        for _ in range(plan.longest if bool(plan.lengths.any()) else 0):
+            self._again()
+            if plan.may_end_early and self._running.plan.finished(self._running.progress.state):
+                break
+        done = self._running.progress
+        results = (done.state.tokens, done.state.confidence, done.forwards, done.remasks, done.flipflops)
+        return Sample(*(tensor.clone() for tensor in results))
+
+    def _prepare(self, asked: _Running) -> None:
+        self._running = _copied(asked)
+
+        def again() -> None:
+            running = self._running
+            assert running is not None
+            _, done = turn(self.model, self.policy, running.plan, running.noise, self.draw, running.progress)
+            _write(running.progress, done)
+
+        work = torch.compile(again, fullgraph=True, dynamic=False) if self.compiled else again
+        self._again = _recorded(work) if asked.noise.keys.is_cuda else work
+
+
+def _recorded(work: Callable[[], None]) -> Callable[[], None]:
+    """Autocast keeps the weights it casts until its block ends, and a recording may be replayed after that: it casts anew."""
+    caching = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        return record(work)
+    finally:
+        torch.set_autocast_cache_enabled(caching)
+
+
+def _tensors(thing: object) -> Iterator[Tensor]:
+    """The tensors of a dataclass and of the dataclasses it holds, in order."""
+    for field in fields(thing):  # type: ignore[arg-type]
+        value = getattr(thing, field.name)
+        if isinstance(value, Tensor):
+            yield value
+        elif is_dataclass(value):
+            yield from _tensors(value)
+
+
+def _shapes(running: _Running) -> list[torch.Size]:
+    return [tensor.shape for tensor in _tensors(running)]
+
+
+def _write(into: object, source: object) -> None:
+    for old, new in zip(_tensors(into), _tensors(source), strict=True):
+        old.copy_(new)
+
+
+def _copied(running: _Running) -> _Running:
+    """The same in memory of its own."""
+
+    def copy(thing: object) -> object:
+        parts = {field.name: getattr(thing, field.name) for field in fields(thing)}  # type: ignore[arg-type]
+        own = {
+            name: part.clone() if isinstance(part, Tensor) else copy(part) if is_dataclass(part) else part
+            for name, part in parts.items()
+        }
+        return replace(thing, **own)  # type: ignore[type-var]
+
+    copied = copy(running)
+    assert isinstance(copied, _Running)
+    return copied

@@ -1,0 +1,55 @@
+"""A training step's forward and backward pass, recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from prism.losses.masking import Batch
+from prism.noise import Noise
+from prism.recording import record
+from prism.state import SMALL_VOCABULARY
+
+
+def can_be_recorded(vocabulary: int, device: torch.device) -> bool:
+    """With a large vocabulary the loss asks the device how many tokens are masked, and the device is busy enough anyway."""
+    return device.type == "cuda" and vocabulary <= SMALL_VOCABULARY
+
+
+class Recorded:
+    """The objective and its backward pass. Called like the objective; afterwards the gradients are there."""
+
+    def __init__(self, objective: nn.Module) -> None:
+        self.objective = objective
+        self.weights = [weight for weight in objective.parameters() if weight.requires_grad]
+        self.replay: Callable[[], None] | None = None
+
+    def __call__(self, batch: Batch, noise: Noise) -> tuple[Float[Tensor, ""], dict[str, Float[Tensor, ""]]]:
+        if self.replay is None:
+            self.inputs = [tensor.clone() for tensor in _tensors(batch, noise)]
+            tokens, *others, keys = self.inputs
+            maskable = others.pop(0) if batch.maskable is not None else None
+            attend = others.pop(0) if batch.attend is not None else None
+            self.batch, self.noise = Batch(tokens, maskable, attend), replace(noise, keys=keys)
+            self.replay = record(self._work)
+            self.gradients = [weight.grad for weight in self.weights]
+        torch._foreach_copy_(self.inputs, _tensors(batch, noise))
+        self.replay()
+        for weight, gradient in zip(self.weights, self.gradients, strict=True):
+            weight.grad = gradient  # the optimiser lets go of it after every step
+        return self.total, self.parts
+
+    def _work(self) -> None:
+        for weight in self.weights:
+            weight.grad = None
+        total, self.parts = self.objective(self.batch, self.noise)
+        total.backward()
+        self.total = total.detach()
+
+
+def _tensors(batch: Batch, noise: Noise) -> list[Tensor]:
+    return [part for part in (batch.tokens, batch.maskable, batch.attend, noise.keys) if part is not None]
