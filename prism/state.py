@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 Tokens = Int[Tensor, "b l"]
 Mask = Bool[Tensor, "b l"]
@@ -112,34 +114,78 @@ class Edit:
     """Set by policies that drew before they chose; otherwise the loop draws at `write` alone."""
 
 
+Answer = TypeVar("Answer", Tensor, tuple[Tensor, ...])
+"""One entry per row, or several of them side by side."""
 SMALL_VOCABULARY = 256
+LOGITS_AT_ONCE = 1 << 26  # in float32: 256 MiB
 
 
-@dataclass(frozen=True)
 class Reading:
-    """What the model says at some positions, at those of `where` at least."""
+    """What the model says at some positions, at those of `where` at least.
 
-    log_probabilities: Float[Tensor, "n v"]
-    where: Mask
-    index: Int[Tensor, " n"] | None
-    """The positions in the flattened batch; None means all of them."""
+    The only way to the vocabulary: logits are made a chunk of rows at a time, asked, and let go, also in training, where the
+    backward pass makes them again. Everything of the whole vocabulary at every position of a text would be gigabytes.
+    """
+
+    def __init__(
+        self,
+        rows: Float[Tensor, "n d"],
+        logits: Callable[[Float[Tensor, "n d"]], Float[Tensor, "n v"]],
+        vocabulary: int | None,
+        where: Mask,
+        index: Int[Tensor, " n"] | None,
+    ) -> None:
+        """`index` says where `rows` lie in the flattened batch; None means everywhere. It may name a position twice."""
+        self.rows, self.where, self.index = rows, where, index
+        self._logits, self._vocabulary = logits, vocabulary
+
+    def each(self, ask: Callable[..., Answer], *others: Shaped[Tensor, " n"]) -> Answer:
+        """`ask(logits, *others)` of some rows at a time, put together again; the logits are raw, -inf where forbidden."""
+
+        def answer(rows: Tensor, *others: Tensor) -> Answer:
+            return ask(self._logits(rows), *others)
+
+        at_once = len(self.rows) if self._vocabulary is None else max(1, LOGITS_AT_ONCE // self._vocabulary)
+        if len(self.rows) <= at_once:
+            return answer(self.rows, *others)
+        learning = torch.is_grad_enabled() and self.rows.requires_grad
+        answers: Any = [
+            checkpoint(answer, *chunk, use_reentrant=False) if learning else answer(*chunk)
+            for chunk in zip(*(tensor.split(at_once) for tensor in (self.rows, *others)), strict=True)
+        ]
+        several = isinstance(answers[0], tuple)
+        whole: Any = tuple(torch.cat(part) for part in zip(*answers, strict=True)) if several else torch.cat(answers)
+        return whole
+
+    @property
+    def log_probabilities(self) -> Float[Tensor, "n v"]:
+        """log f^i(· | x), all at once."""
+        return self.each(log_softmax)
+
+    def of(self, tokens: Tokens) -> Float[Tensor, " n"]:
+        """log f^i(tokens^i | x)."""
+        return self.each(log_probability, self.take(tokens))
 
     def take(self, dense: Shaped[Tensor, "b l"]) -> Shaped[Tensor, " n"]:
         """The entries of something laid out over the batch at the positions that were read."""
         return dense.flatten() if self.index is None else dense.flatten().index_select(0, self.index)
 
-    def of(self, tokens: Tokens) -> Float[Tensor, " n"]:
-        """log f^i(tokens^i | x)."""
-        known = self.take(tokens).clamp_max(
-            self.log_probabilities.shape[-1] - 1
-        )  # a mask may be outside the vocabulary
-        return self.log_probabilities.gather(-1, known[:, None])[:, 0]
-
     def spread(self, values: Shaped[Tensor, " n"], fill: float | int) -> Shaped[Tensor, "b l"]:
         """Values of the positions that were read, laid out over the batch; `fill` outside `where`."""
-        if self.index is None:
-            return values.view(self.where.shape).masked_fill(~self.where, fill)
-        return values.new_full((self.where.numel(),), fill).index_copy(0, self.index, values).view(self.where.shape)
+        if self.index is not None:
+            values = values.new_zeros(self.where.numel()).index_copy(0, self.index, values)
+        return values.view(self.where.shape).masked_fill(~self.where, fill)
+
+
+def log_probability(logits: Float[Tensor, "n v"], tokens: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """log softmax(logits)[token] of every row."""
+    known = tokens.clamp_max(logits.shape[-1] - 1)  # a mask may be outside the vocabulary
+    return log_softmax(logits).gather(-1, known[:, None])[:, 0]
+
+
+def log_softmax(logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
+    """In float32 at least, whatever the model computes in."""
+    return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
 
 
 class Prediction:
@@ -169,35 +215,41 @@ class Prediction:
 
     def logits(self, where: Mask) -> Float[Tensor, "n v"]:
         """Raw logits at the positions of `where`, in row-major order."""
-        return self._logits(where.flatten().nonzero()[:, 0])
+        return self._unembed(self._rows(where.flatten().nonzero()[:, 0]))
 
     def log_probabilities(self, where: Mask) -> Float[Tensor, "n v"]:
         """log f^i(· | x) at the positions of `where`; the mask token and other forbidden ids have probability 0."""
-        return self._log_probabilities(where.flatten().nonzero()[:, 0])
+        return self._reading(where, where.flatten().nonzero()[:, 0]).log_probabilities
 
-    def read(self, where: Mask) -> Reading:
-        """The same for whoever lays the answers out over the batch again: a small vocabulary is then read everywhere, which
-        costs less than waiting for the device to count the positions."""
-        everywhere = self._vocabulary is not None and self._vocabulary <= SMALL_VOCABULARY
-        index = None if everywhere else where.flatten().nonzero()[:, 0]
-        return Reading(self._log_probabilities(index), where, index)
+    def read(self, where: Mask, most: int | None = None) -> Reading:
+        """The same for whoever lays the answers out over the batch again. How many positions there are is asked of the device,
+        unless `most` bounds their number. A small vocabulary is read everywhere, which costs less than asking."""
+        if self.is_small or (most or 0) >= where.numel():
+            return self._reading(where, None)
+        if most is None:
+            return self._reading(where, where.flatten().nonzero()[:, 0])
+        return self._reading(where, torch.nonzero_static(where.flatten(), size=most, fill_value=0)[:, 0])
 
-    def _logits(self, index: Int[Tensor, " n"] | None) -> Float[Tensor, "n v"]:
+    @property
+    def is_small(self) -> bool:
+        """Whether the vocabulary is small enough to be read everywhere."""
+        return self._vocabulary is not None and self._vocabulary <= SMALL_VOCABULARY
+
+    def _reading(self, where: Mask, index: Int[Tensor, " n"] | None) -> Reading:
+        return Reading(self._rows(index), self._allowed, self._vocabulary, where, index)
+
+    def _rows(self, index: Int[Tensor, " n"] | None) -> Float[Tensor, "n d"]:
         hidden = self.hidden
-        if (
-            self._shift
-        ):  # a shifted model predicts token i at position i - shift; the first positions predict themselves
+        if self._shift:
+            # a shifted model predicts token i at position i - shift; the first positions predict themselves
             hidden = torch.cat([hidden[:, : self._shift], hidden[:, : -self._shift]], dim=1)
         rows = hidden.flatten(0, 1)
         # index_select, not hidden[where]: its gradient adds rows instead of sorting them
-        return self._unembed(rows if index is None else rows.index_select(0, index))
+        return rows if index is None else rows.index_select(0, index)
 
-    def _log_probabilities(self, index: Int[Tensor, " n"] | None) -> Float[Tensor, "n v"]:
-        logits = self._logits(index)
-        logits = logits if logits.dtype == torch.float64 else logits.float()
-        if self._forbidden is not None:
-            logits = logits.index_fill(-1, self._forbidden, -torch.inf)
-        return logits.log_softmax(-1)
+    def _allowed(self, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
+        logits = self._unembed(rows)
+        return logits if self._forbidden is None else logits.index_fill(-1, self._forbidden, -torch.inf)
 
     @property
     def quality_logits(self) -> Scores:

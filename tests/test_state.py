@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import prism.state as state_module
 from prism.state import SMALL_VOCABULARY, Draft, Edit, Prediction, start
 
 
@@ -63,6 +64,42 @@ def test_a_reading_is_laid_out_where_it_was_asked_for(vocabulary: int) -> None:
     expected = hidden.log_softmax(-1)
     assert own.tolist() == [[float(expected[0, 0, 1]), -1], [-1, float(expected[1, 1, 0])]]
     assert reading.spread(reading.take(tokens), fill=9).tolist() == [[1, 9], [9, 0]]
+
+
+@pytest.mark.parametrize("most", [3, 4, 6])
+def test_a_bounded_reading_is_the_same(most: int) -> None:
+    """Position 0, which fills the places that are left, was not asked for."""
+    torch.manual_seed(0)
+    hidden = torch.randn(2, 3, SMALL_VOCABULARY + 1)
+    prediction = Prediction(hidden, lambda rows: rows, vocabulary=SMALL_VOCABULARY + 1)
+    where = torch.tensor([[False, True, False], [True, False, True]])
+    tokens = torch.randint(SMALL_VOCABULARY, (2, 3))
+    bounded, asked = prediction.read(where, most), prediction.read(where)
+    assert len(bounded.rows) == most
+    assert torch.equal(bounded.spread(bounded.of(tokens), 7.0), asked.spread(asked.of(tokens), 7.0))
+
+
+def test_chunks_change_nothing_and_learn_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    table = torch.randn(300, 8, dtype=torch.float64, requires_grad=True)
+    tokens, where = torch.randint(300, (2, 5)), torch.rand(2, 5) < 0.7
+    found = []
+    for at_once in (1 << 20, 600):
+        monkeypatch.setattr(state_module, "LOGITS_AT_ONCE", at_once)
+        hidden = torch.linspace(-1, 1, 80, dtype=torch.float64).view(2, 5, 8).requires_grad_()
+        sizes: list[int] = []
+
+        def unembed(rows: Tensor, sizes: list[int] = sizes) -> Tensor:
+            sizes.append(len(rows))
+            return rows @ table.T
+
+        reading = Prediction(hidden, unembed, vocabulary=300).read(where)
+        logs = reading.of(tokens)
+        gradients = torch.autograd.grad(logs.square().sum(), [hidden, table])
+        assert max(sizes) == (int(where.sum()) if at_once > 600 else 2)
+        found.append((logs, *gradients))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def rows_asked(calls: list[int]) -> Prediction:

@@ -1,8 +1,8 @@
 """How a token is drawn from a predicted distribution.
 
-One uniform number per position and the inverse of the cumulative distribution, in float64: float32 Gumbel noise truncates
-the tail and lowers the entropy of samples (Zheng et al. 2024, "Masked diffusion models are secretly time-agnostic"), and a
-position draws the same token whether its row was computed alone or with all the others.
+One uniform number per position and the inverse of the cumulative distribution, summed in float64: float32 Gumbel noise
+truncates the tail and lowers the entropy of samples (Zheng et al. 2024, "Masked diffusion models are secretly
+time-agnostic"), and a position draws the same token whether its row was computed alone or with all the others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-_ELEMENTS_AT_ONCE = 1 << 25  # float64 work space of a chunk: 256 MiB
+from prism.state import log_probability
 
 
 @dataclass(frozen=True)
@@ -35,28 +35,42 @@ class Draw:
         if not 0 <= self.nucleus <= 1:
             raise ValueError(f"nucleus={self.nucleus} is a probability; it must lie in 0..1 (1 keeps every token).")
 
-    def tokens(self, log_probabilities: Float[Tensor, "n v"], uniforms: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
-        """One token per row."""
-        if self.temperature == 0 or self.nucleus == 0:
-            return log_probabilities.argmax(-1)
-        rows = max(1, _ELEMENTS_AT_ONCE // log_probabilities.shape[-1])
-        chunks = zip(log_probabilities.split(rows), uniforms.split(rows), strict=True)
-        return torch.cat([self._tokens(logs, uniform) for logs, uniform in chunks])
+    def __call__(
+        self, logits: Float[Tensor, "n v"], uniforms: Float[Tensor, " n"]
+    ) -> tuple[Int[Tensor, " n"], Float[Tensor, " n"]]:
+        """One token per row, and its log-probability before temperature and filters."""
+        tokens = self.tokens(logits, uniforms)
+        return tokens, log_probability(logits, tokens)
 
-    def _tokens(self, log_probabilities: Float[Tensor, "n v"], uniforms: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
-        logits = log_probabilities.double()
-        logits = (logits - logits.max(-1, keepdim=True).values) / self.temperature  # the top at 0: nothing overflows
+    def tokens(self, logits: Float[Tensor, "n v"], uniforms: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
+        """One token per row; a constant added to a row's logits changes nothing."""
+        if self.temperature == 0 or self.nucleus == 0:
+            return logits.argmax(-1)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        logits = (logits - logits.max(-1, keepdim=True).values) * (1 / self.temperature)  # nothing overflows
         if self.top_k is not None and self.top_k < logits.shape[-1]:
             kth = logits.topk(self.top_k, dim=-1).values[:, -1:]
             logits = logits.masked_fill(logits < kth, -torch.inf)
-        if self.nucleus == 1:
-            return inverse_cdf(logits.softmax(-1), uniforms)
-        probabilities, order = logits.softmax(-1).sort(dim=-1, descending=True)
-        cumulative = probabilities.cumsum(-1)
-        kept = (cumulative - probabilities < self.nucleus) if self.keep_crossing else (cumulative <= self.nucleus)
-        kept[:, 0] = True
-        chosen = inverse_cdf(probabilities * kept, uniforms)
-        return order.gather(-1, chosen[:, None])[:, 0]
+        weights = logits.exp().double()
+        if self.nucleus < 1:
+            weights = weights.masked_fill(logits < self._least(logits, weights), 0.0)
+        return inverse_cdf(weights, uniforms)
+
+    def _least(self, logits: Float[Tensor, "n v"], weights: Float[Tensor, "n v"]) -> Float[Tensor, "n 1"]:
+        """The least logit the nucleus keeps. Tokens of equal probability stand or fall together, so that the nucleus depends
+        on the distribution alone."""
+        ordered, order = logits.sort(dim=-1, descending=True)
+        at_least = weights.gather(-1, order).cumsum(-1)
+        share = self.nucleus * at_least[:, -1:]
+        ends = torch.ones_like(
+            ordered, dtype=torch.bool
+        )  # where a group of equals ends, `at_least` is their share and up
+        ends[:, :-1] = ordered[:, :-1] > ordered[:, 1:]
+        if self.keep_crossing:
+            crossing = (ends & (at_least >= share)).long().argmax(-1, keepdim=True)
+            return ordered.gather(-1, crossing)
+        kept = torch.where(ends & (at_least <= share), ordered, torch.inf).min(-1, keepdim=True).values
+        return kept.minimum(ordered[:, :1])
 
 
 def inverse_cdf(weights: Float[Tensor, "n v"], uniforms: Float[Tensor, " n"]) -> Int[Tensor, " n"]:

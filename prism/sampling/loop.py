@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from prism.noise import Noise
@@ -65,7 +65,7 @@ def sample(
     for _ in range(plan.longest if bool(plan.lengths.any()) else 0):
         step, progress = turn(model, policy, plan, noise, draw or Draw(), progress)
         yield step
-        if plan.may_end_early and plan.finished(progress.state):
+        if plan.may_end_early and bool(plan.finished(progress.state)):
             break
 
 
@@ -79,23 +79,35 @@ class Progress:
     flipflops: Counts
     erased: Tokens
     """The token last taken back at each position; -1 where none was, or another has been written since."""
+    had_room: Bool[Tensor, ""]
+    """Whether no step wrote more tokens than it was given room for."""
 
     @staticmethod
     def before(state: State) -> Progress:
         zero = torch.zeros_like(state.step)
-        return Progress(state, zero, zero, zero, torch.full_like(state.tokens, -1))
+        yes = torch.ones((), dtype=torch.bool, device=zero.device)
+        return Progress(state, zero, zero, zero, torch.full_like(state.tokens, -1), yes)
 
 
 @torch.no_grad()  # here and not around the generator: a suspended generator must not leave its caller in this mode
 def turn(
-    model: Denoiser, policy: Policy, plan: Plan, noise: Noise, draw: Draw, progress: Progress
+    model: Denoiser,
+    policy: Policy,
+    plan: Plan,
+    noise: Noise,
+    draw: Draw,
+    progress: Progress,
+    room: int | None = None,
 ) -> tuple[Step, Progress]:
-    """One turn of the loop."""
+    """One turn of the loop. With `room`, at most that many tokens can be written, and nothing waits for the device."""
     state = replace(progress.state, window=plan.window(progress.state.step))
     prediction = model.predict(state.tokens, state.attend)
-    now = Moment(state, prediction, plan.budget(state), noise.at(state.step), draw)
+    now = Moment(state, prediction, plan.budget(state), noise.at(state.step), draw, waits=room is None)
     edit = policy.decide(now)
-    after = state.after(edit, edit.draft or now.draft(edit.write))
+    after = state.after(edit, edit.draft or now.draft(edit.write, room))
+    had_room = progress.had_room
+    if room is not None and edit.draft is None and not prediction.is_small:
+        had_room = had_room & (edit.write.sum() <= room)
     after = replace(after, step=plan.next(after))
     done = Progress(
         state=after,
@@ -103,6 +115,7 @@ def turn(
         remasks=progress.remasks + edit.remask.sum(1),
         flipflops=progress.flipflops + (edit.write & (after.tokens == progress.erased)).sum(1),
         erased=torch.where(edit.remask, state.tokens, torch.where(edit.write, -1, progress.erased)),
+        had_room=had_room,
     )
     return Step(state, after, edit, prediction, done.forwards, done.remasks, done.flipflops), done
 
@@ -201,8 +214,8 @@ class Plan:
             return after.step + 1
         return torch.where(after.masked.any(1), after.step + 1, self._now(self.end, after.step))
 
-    def finished(self, state: State) -> bool:
-        return bool(self._over(state.step).all())
+    def finished(self, state: State) -> Bool[Tensor, ""]:
+        return self._over(state.step).all()
 
 
 def _timetable(policy: Policy, steps: int, blocks: int) -> list[tuple[int, int, int, int, float, float]]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from prism.noise import Purpose
 from prism.sampling.policy import Moment
-from prism.state import Draft, Scores
+from prism.state import Draft, Reading, Scores, log_softmax
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ class _Certainty(Order):
 
     def rank(self, now: Moment) -> Ranking:
         reading = now.read(now.state.masked)
-        return Ranking(reading.spread(self.certainty(reading.log_probabilities), fill=-torch.inf))
+        certainty = reading.each(lambda logits: self.certainty(log_softmax(logits)))
+        return Ranking(reading.spread(certainty, fill=-torch.inf))
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,10 @@ class LowEntropy(_Certainty):
 def entropy(log_probabilities: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
     """H = -Σ_v f(v) log f(v) in nats; a forbidden id has f = 0 and adds nothing."""
     return -(log_probabilities.exp() * log_probabilities.clamp_min(-1e4)).sum(-1)
+
+
+def entropies(reading: Reading) -> Float[Tensor, " n"]:
+    return reading.each(lambda logits: entropy(log_softmax(logits)))
 
 
 ALL_ORDERS: tuple[Order, ...] = (

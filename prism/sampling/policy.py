@@ -14,7 +14,7 @@ from enum import Enum
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from prism.noise import Noise, Purpose
@@ -32,17 +32,19 @@ class Moment:
     budget: Budget
     noise: Noise
     draw: Draw
+    waits: bool = True
+    """Whether it may wait for the device to count positions; else it reads everywhere where no bound is given."""
 
-    def draft(self, where: Mask) -> Draft:
-        """Tokens drawn at the positions of `where`; asking twice for a position draws the same token."""
-        reading = self.prediction.read(where)
-        tokens = self.draw.tokens(reading.log_probabilities, reading.take(self.uniform(Purpose.TOKEN)))
-        probability = reading.log_probabilities.gather(-1, tokens[:, None])[:, 0].exp().float()
-        return Draft(reading.spread(tokens, fill=0), reading.spread(probability, fill=0.0))
+    def draft(self, where: Mask, most: int | None = None) -> Draft:
+        """Tokens drawn at the positions of `where`, of which there are at most `most`; asking twice for a position draws the
+        same token."""
+        reading = self.read(where, most)
+        tokens, logs = reading.each(self.draw, reading.take(self.uniform(Purpose.TOKEN)))
+        return Draft(reading.spread(tokens, fill=0), reading.spread(logs.exp().float(), fill=0.0))
 
-    def read(self, where: Mask) -> Reading:
+    def read(self, where: Mask, most: int | None = None) -> Reading:
         """log f^i(· | x) at the positions of `where` as they stand."""
-        return self.prediction.read(where)
+        return self.prediction.read(where, where.numel() if most is None and not self.waits else most)
 
     def uniform(self, purpose: Purpose) -> Scores:
         return self.noise.uniform(purpose, self.state.tokens.shape[1])
@@ -152,11 +154,23 @@ class Pair(Policy):
 def highest(scores: Scores, where: Mask, count: Counts) -> Mask:
     """The `count[b]` positions of `where` with the highest scores in each row; ties go to the left."""
     finite = scores.clamp_min(torch.finfo(scores.dtype).min)  # log 0 inside `where` still ranks before what is outside
-    order = finite.masked_fill(~where, -torch.inf).argsort(dim=1, descending=True, stable=True)
-    rank = torch.empty_like(order).scatter_(
+    ranks = ranks_by_counting if torch.compiler.is_compiling() else ranks_by_sorting
+    return where & (ranks(finite.masked_fill(~where, -torch.inf)) < count[:, None])
+
+
+def ranks_by_sorting(scores: Scores) -> Int[Tensor, "b l"]:
+    """0 for the highest score of a row, 1 for the next; of equal ones the left one comes first."""
+    order = scores.argsort(dim=1, descending=True, stable=True)
+    return torch.empty_like(order).scatter_(
         1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
     )
-    return where & (rank < count[:, None])
+
+
+def ranks_by_counting(scores: Scores) -> Int[Tensor, "b l"]:
+    """The same: how many come before each. Compiled it is one pass and keeps nothing, where sorting a row takes many."""
+    mine, theirs = scores[:, :, None], scores[:, None, :]
+    place = torch.arange(scores.shape[1], device=scores.device)
+    return ((theirs > mine) | ((theirs == mine) & (place[None, :] < place[:, None]))).sum(-1)
 
 
 def lowest(scores: Scores, where: Mask, count: Counts) -> Mask:

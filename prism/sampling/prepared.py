@@ -3,10 +3,12 @@ host does nothing but say "again"."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from prism.noise import Noise
@@ -16,6 +18,8 @@ from prism.sampling.loop import Denoiser, Plan, Progress, Sample, turn
 from prism.sampling.policy import Policy
 from prism.schedule import Schedule
 from prism.state import State
+
+_ROOM = 4  # times the even pace
 
 
 @dataclass(frozen=True)
@@ -30,9 +34,11 @@ class _Running:
 class Prepared:
     """A sampler to be called again and again: `prepared(state, noise)` is `generate(model, state, policy, noise=noise, …)`.
 
-    A batch of another shape is prepared for anew, which costs four steps. On a GPU the model must have a small vocabulary
-    (at most `SMALL_VOCABULARY` tokens), because otherwise a step asks the device where to read logits. `compiled` makes one
-    compiled piece of the step first: fewer and larger kernels, for a minute of compiling.
+    A batch of another shape is prepared for anew, which costs four steps. `compiled` makes one compiled piece of the step
+    first: fewer and larger kernels, for a minute of compiling.
+
+    Nothing waits for the device inside a run. So how many tokens a step writes cannot be asked; there is room for several
+    times the even pace, and a run that needed more, which only its end tells, is done again with more room.
     """
 
     def __init__(
@@ -48,6 +54,7 @@ class Prepared:
     ) -> None:
         self.model, self.policy, self.steps, self.draw = model, policy, steps, draw or Draw()
         self.schedule, self.block, self.compiled = schedule or policy.schedule, block, compiled
+        self.room = 0
         self._running: _Running | None = None
         self._again: Callable[[], None] = lambda: None
 
@@ -55,16 +62,25 @@ class Prepared:
         plan = Plan.of(state, self.policy, self.steps, self.schedule, self.block)
         asked = _Running(Progress.before(state), plan, noise)
         if self._running is None or _shapes(self._running) != _shapes(asked):
+            self.room = _ROOM * -(-int(plan.lengths.sum()) // self.steps) + len(plan.lengths)
             self._prepare(asked)
-        assert self._running is not None
-        _write(self._running, asked)
-        for _ in range(plan.longest if bool(plan.lengths.any()) else 0):
-            self._again()
-            if plan.may_end_early and self._running.plan.finished(self._running.progress.state):
-                break
-        done = self._running.progress
+        done = self._run(asked)
+        while not bool(done.had_room):
+            self.room *= 4
+            self._prepare(asked)
+            done = self._run(asked)
         results = (done.state.tokens, done.state.confidence, done.forwards, done.remasks, done.flipflops)
         return Sample(*(tensor.clone() for tensor in results))
+
+    def _run(self, asked: _Running) -> Progress:
+        assert self._running is not None
+        _write(self._running, asked)
+        plan, over = self._running.plan, _Lagging()
+        for _ in range(plan.longest if bool(asked.plan.lengths.any()) else 0):
+            self._again()
+            if plan.may_end_early and over(plan.finished(self._running.progress.state)):
+                break
+        return self._running.progress
 
     def _prepare(self, asked: _Running) -> None:
         self._running = _copied(asked)
@@ -72,11 +88,32 @@ class Prepared:
         def again() -> None:
             running = self._running
             assert running is not None
-            _, done = turn(self.model, self.policy, running.plan, running.noise, self.draw, running.progress)
+            parts = (running.plan, running.noise, self.draw, running.progress)
+            _, done = turn(self.model, self.policy, *parts, room=self.room)
             _write(running.progress, done)
 
         work = torch.compile(again, fullgraph=True, dynamic=False) if self.compiled else again
         self._again = _recorded(work) if asked.noise.keys.is_cuda else work
+
+
+class _Lagging:
+    """Whether something was true two steps ago: what the host may know while the device is kept busy."""
+
+    def __init__(self) -> None:
+        self.asked: deque[tuple[torch.cuda.Event, Tensor]] = deque()
+
+    def __call__(self, now: Bool[Tensor, ""]) -> bool:
+        if not now.is_cuda:
+            return bool(now)
+        answer, arrived = torch.empty_like(now, device="cpu", pin_memory=True), torch.cuda.Event()
+        answer.copy_(now, non_blocking=True)
+        arrived.record()
+        self.asked.append((arrived, answer))
+        if len(self.asked) <= 2:
+            return False
+        arrived, answer = self.asked.popleft()
+        arrived.synchronize()
+        return bool(answer)
 
 
 def _recorded(work: Callable[[], None]) -> Callable[[], None]:

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 
 from prism.noise import Purpose
-from prism.sampling.order import entropy
+from prism.sampling.order import entropies
 from prism.sampling.policy import Moment, Remasker, lowest
 from prism.schedule import Phase
 from prism.state import Counts, Mask, Scores
@@ -149,7 +149,7 @@ class EntropyAware(_Lowest):
 
     def score(self, now: Moment) -> Scores:
         reading = now.read(now.state.committed)
-        return reading.spread(reading.of(now.state.tokens) + entropy(reading.log_probabilities), fill=torch.inf)
+        return reading.spread(reading.of(now.state.tokens) + entropies(reading), fill=torch.inf)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from prism.sampling.order import (
     RandomOrder,
     Ranking,
     TopProbability,
-    entropy,
+    entropies,
 )
 from prism.sampling.policy import Commit, Law, Moment, Unmasker, highest
 from prism.state import Counts, Mask, Scores
@@ -213,10 +213,10 @@ class EntropyBounded(_OwnPace):
 
     def safe(self, now: Moment, masked: Mask) -> tuple[Mask, Scores]:
         reading = now.read(masked)
-        entropies = reading.spread(entropy(reading.log_probabilities), fill=torch.inf)
-        ordered = entropies.sort(dim=1).values  # ascending, so the maximum of a prefix is its last entry
+        uncertain = reading.spread(entropies(reading), fill=torch.inf)
+        ordered = uncertain.sort(dim=1).values  # ascending, so the maximum of a prefix is its last entry
         passes = (ordered.cumsum(1) - ordered <= self.gamma) & ordered.isfinite()
-        return highest(-entropies, masked, _longest_prefix(passes)), -entropies
+        return highest(-uncertain, masked, _longest_prefix(passes)), -uncertain
 
 
 def _longest_prefix(passes: Mask) -> Counts:

@@ -6,7 +6,6 @@ from scipy import stats
 from torch import Tensor
 
 from prism.noise import Noise, Purpose
-from prism.sampling import draw as draw_module
 from prism.sampling.draw import Draw, inverse_cdf
 
 PROBABILITIES = [0.4, 0.3, 0.15, 0.1, 0.04, 0.00998, 0.00002, 0.0]
@@ -112,13 +111,25 @@ def _filtered(probabilities: list[float], k: int, p: float) -> list[float]:
 
 
 @pytest.mark.parametrize("draw", [Draw(), Draw(nucleus=0.7), Draw(temperature=0.7, top_k=4)])
-def test_chunks_change_nothing(draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_do_not_depend_on_their_neighbours(draw: Draw) -> None:
     distribution = torch.randn(100, 9, generator=torch.Generator().manual_seed(1)).log_softmax(-1)
     whole = draw.tokens(distribution, uniforms(100))
-    monkeypatch.setattr(draw_module, "_ELEMENTS_AT_ONCE", 30)
-    assert torch.equal(draw.tokens(distribution, uniforms(100)), whole)
     rows = [draw.tokens(distribution[i : i + 1], uniforms(100)[i : i + 1]) for i in range(100)]
     assert torch.equal(torch.cat(rows), whole)
+
+
+@pytest.mark.parametrize("keep_crossing", [False, True])
+def test_equals_stand_or_fall_together(keep_crossing: bool) -> None:
+    """0.4 + 0.2 is within 0.7, with the other 0.2 it is not: both go, or the crossing keeps both."""
+    counts = drawn(Draw(nucleus=0.7, keep_crossing=keep_crossing), [0.2, 0.4, 0.2, 0.1, 0.1], 20_000)
+    agrees(counts, [0.2, 0.4, 0.2, 0.0, 0.0] if keep_crossing else [0.0, 1.0, 0.0, 0.0, 0.0])
+
+
+def test_what_is_drawn_comes_with_its_own_probability() -> None:
+    """That of the distribution before temperature and filters."""
+    distribution = torch.randn(50, 7, generator=torch.Generator().manual_seed(0))
+    tokens, logs = Draw(temperature=0.5, nucleus=0.6)(distribution, uniforms(50))
+    torch.testing.assert_close(logs, distribution.log_softmax(-1)[torch.arange(50), tokens])
 
 
 @pytest.mark.parametrize("draw", [Draw(), Draw(temperature=0.0), Draw(nucleus=0.5), Draw(top_k=2)])

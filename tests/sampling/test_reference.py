@@ -51,7 +51,8 @@ class Slow:
         return self.noise.at(step).uniform(purpose, len(self.x))[0].numpy()
 
     def tokens(self, f: Array, step: int) -> list[int]:
-        """A draft at every position: the nucleus by sorting, then the inverse of the cumulative distribution."""
+        """A draft at every position: the nucleus by sorting, then the inverse of the cumulative distribution over what is kept,
+        in the order of the vocabulary."""
         drafts = []
         for p, u in zip(f, self.numbers(Purpose.TOKEN, step), strict=True):
             order = list(range(len(p))) if self.nucleus == 1 else sorted(range(len(p)), key=lambda v: -p[v])
@@ -60,6 +61,7 @@ class Slow:
                 total += p[v]
                 if not kept or total <= self.nucleus or self.nucleus == 1:
                     kept.append(v)
+            kept.sort()
             threshold = u * sum(p[v] for v in kept)
             cumulative, drawn = 0.0, kept[-1]
             for v in kept:
