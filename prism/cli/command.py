@@ -18,6 +18,7 @@ from torch import nn
 from prism.data.writing import Writing, writing_for
 from prism.evaluation.record import Record
 from prism.models.backbone import Backbone
+from prism.models.folding import for_sampling
 from prism.models.hub import load_model
 from prism.sampling.policies import Method
 
@@ -96,7 +97,7 @@ class WithModel(OnDevice):
         if not source:
             raise ValueError("--model is empty; name a folder or a hub repository.")
         loaded = load_model(source, dtype=self.torch_dtype(), device=str(self.torch_device()), mask_id=self.mask_id)
-        return loaded.eval()
+        return for_sampling(loaded.eval(), self.torch_dtype())
 
     def writing(self, model: Any) -> Writing:
         folder = Path(self.model) if self.model is not None and Path(self.model).is_dir() else None

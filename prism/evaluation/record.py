@@ -49,7 +49,8 @@ class Stopwatch:
     def record(
         self, command: str, settings: object, *, seed: int, model: torch.nn.Module | None = None, **about_model: Any
     ) -> Record:
-        parameter = next(model.parameters(), None) if model is not None else None
+        weights = list(model.parameters()) if model is not None else []
+        parameter = max(weights, key=torch.Tensor.numel, default=None)
         return Record(
             command=command,
             settings=plain(settings),
@@ -61,9 +62,7 @@ class Stopwatch:
             python=platform.python_version(),
             date=datetime.now(UTC).isoformat(timespec="seconds"),
             wall_seconds=round(self.seconds, 3),
-            model={"parameters": sum(p.numel() for p in model.parameters()), **about_model}
-            if model is not None
-            else {},
+            model={"parameters": sum(weight.numel() for weight in weights), **about_model} if model is not None else {},
         )
 
 

@@ -18,6 +18,9 @@ from torch.nn import functional as F
 from prism.models.backbone import Backbone, Cache, Facts
 from prism.state import Hidden, Mask, Tokens
 
+Rotation = tuple[Float[Tensor, "l r"], Float[Tensor, "l r"]]
+"""Cosines and sines of every position."""
+
 
 @dataclass(frozen=True)
 class DiTConfig:
@@ -184,27 +187,25 @@ class DiTBlock(nn.Module):
         self,
         x: Float[Tensor, "b l d"],
         condition: Float[Tensor, "n c"],
-        rotation: tuple[Float[Tensor, "l r"], Float[Tensor, "l r"]],
+        rotation: Rotation,
         attend: Bool[Tensor, "b l"] | None,
     ) -> Float[Tensor, "b l d"]:
         shift1, scale1, gate1, shift2, scale2, gate2 = self.adaLN_modulation(condition)[:, None].chunk(6, dim=-1)
-        mixed = self._attention(self.norm1.into(self.attn_qkv, x, shift1, scale1), rotation, attend)
+        mixed = attention(self.norm1.into(self.attn_qkv, x, shift1, scale1), self.heads, rotation, attend)
         x = x + self.dropout(gated(self.attn_out, mixed, gate1))
         up, activation, down = self.mlp
         return x + self.dropout(gated(down, activation(self.norm2.into(up, x, shift2, scale2)), gate2))
 
-    def _attention(
-        self,
-        qkv: Float[Tensor, "b l d3"],
-        rotation: tuple[Float[Tensor, "l r"], Float[Tensor, "l r"]],
-        attend: Bool[Tensor, "b l"] | None,
-    ) -> Float[Tensor, "b l d"]:
-        b, length, d = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
-        qkv = qkv.view(b, length, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
-        q, k = rotate(qkv[:2], rotation)
-        mask = None if attend is None else attend[:, None, None, :]
-        mixed = F.scaled_dot_product_attention(q, k, qkv[2], attn_mask=mask)
-        return mixed.transpose(1, 2).reshape(b, length, d)
+
+def attention(
+    qkv: Float[Tensor, "b l d3"], heads: int, rotation: Rotation, attend: Bool[Tensor, "b l"] | None
+) -> Float[Tensor, "b l d"]:
+    b, length, d = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
+    qkv = qkv.view(b, length, 3, heads, d // heads).permute(2, 0, 3, 1, 4)
+    q, k = rotate(qkv[:2], rotation)
+    mask = None if attend is None else attend[:, None, None, :]
+    mixed = F.scaled_dot_product_attention(q, k, qkv[2], attn_mask=mask)
+    return mixed.transpose(1, 2).reshape(b, length, d)
 
 
 def gated(linear: nn.Module, x: Float[Tensor, "b l e"], gate: Float[Tensor, "n 1 d"]) -> Float[Tensor, "b l d"]:
@@ -253,20 +254,18 @@ class Rotary(nn.Module):
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
-    def forward(self, length: int) -> tuple[Float[Tensor, "l r"], Float[Tensor, "l r"]]:
+    def forward(self, length: int) -> Rotation:
         if length > self.known:
             return self._angles(length, self.cos.device)
         return self.cos[:length], self.sin[:length]
 
-    def _angles(self, length: int, device: torch.device) -> tuple[Float[Tensor, "l r"], Float[Tensor, "l r"]]:
+    def _angles(self, length: int, device: torch.device) -> Rotation:
         rates = 10_000 ** (-torch.arange(0, self.head_size, 2, device=device).float() / self.head_size)
         angles = torch.arange(length, device=device).float()[:, None] * rates
         return angles.cos(), angles.sin()
 
 
-def rotate(
-    x: Float[Tensor, "*n l e"], rotation: tuple[Float[Tensor, "l r"], Float[Tensor, "l r"]]
-) -> Float[Tensor, "*n l e"]:
+def rotate(x: Float[Tensor, "*n l e"], rotation: Rotation) -> Float[Tensor, "*n l e"]:
     """Each pair (i, i + e/2) turned by its angle."""
     cos, sin = (part.to(x.dtype) for part in rotation)
     first, second = x.chunk(2, dim=-1)

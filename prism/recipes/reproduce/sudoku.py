@@ -9,7 +9,6 @@ puzzles they are judged by.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -27,6 +26,7 @@ from prism.losses.masking import Batch
 from prism.losses.prism import Likelihood, PrismLoss
 from prism.models.attach import PrismModel, attach
 from prism.models.dit import DiT, DiTConfig
+from prism.models.folding import for_sampling
 from prism.models.heads import BlockConfig, FinalLayerConfig, HeadConfig, ProjectionConfig
 from prism.models.hub import load_backbone, load_model
 from prism.recipes import sudoku as recipe
@@ -248,26 +248,23 @@ class SudokuStudy:
         }
 
     @lru_cache(maxsize=2)  # noqa: B019 (a study lives as long as the process)
-    def load(self, path: Path) -> Any:
-        model = load_model(path, device=self.device).eval()
-        if self.device.type == "cuda":
+    def load(self, path: Path, *, compiled: bool = True) -> Any:
+        """To sample from: on a GPU in bfloat16, as it was trained, and compiled unless many shapes will be asked of it."""
+        on_gpu = self.device.type == "cuda"
+        model = for_sampling(load_model(path, device=self.device), torch.bfloat16 if on_gpu else torch.float32)
+        if on_gpu and compiled:
             torch.compiler.reset()  # or the eighth model would be refused and run uncompiled
             (model.backbone if isinstance(model, PrismModel) else model).compile(dynamic=False)
         return model
 
-    def precision(self) -> AbstractContextManager[object]:
-        """bfloat16 products on a GPU, as in training."""
-        return torch.autocast("cuda", torch.bfloat16) if self.device.type == "cuda" else nullcontext()
-
     def solve(self, model: Denoiser, puzzles: np.ndarray, sampling: Sampling, *, seed: int = 0) -> SudokuRun:
-        with self.precision():
-            return evaluate_sudoku(
-                model,
-                puzzles,
-                sampling.build_policy(),
-                steps=sampling.steps or self.scale.blanks,
-                seed=seed,
-                draw=sampling.build_draw(),
-                batch=self.scale.at_once,
-                device=self.device,
-            )
+        return evaluate_sudoku(
+            model,
+            puzzles,
+            sampling.build_policy(),
+            steps=sampling.steps or self.scale.blanks,
+            seed=seed,
+            draw=sampling.build_draw(),
+            batch=self.scale.at_once,
+            device=self.device,
+        )

@@ -1,0 +1,119 @@
+"""A model as it is sampled from: weights cast once, and the DiT's constant condition worked into them.
+
+Without time conditioning adaLN's scale, shift and gate are the same numbers at every step of every run (PRISM and MDLM), so
+they belong into the weights they stand beside:
+
+    W·(LN(x)·s + t) + b = (W·s)·LN(x) + (W·t + b),    g·(W·x + b) = (g·W)·x + g·b
+
+The residual stream and the norms stay in float32, as under autocast in training.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import TypeGuard, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from prism.models.attach import PrismModel, attach
+from prism.models.backbone import Backbone, Cache
+from prism.models.dit import DiT, DiTBlock, ModulatedNorm, Rotation, attention
+from prism.state import Hidden, Mask, Tokens
+
+Model = Backbone | PrismModel
+
+
+@torch.no_grad()
+def for_sampling(model: Model, dtype: torch.dtype) -> Model:
+    """The same predictions from weights of `dtype`: a folded copy of a DiT; any other model cast, and itself where it already
+    has that type."""
+    if isinstance(model, PrismModel) and _folds(model.backbone):
+        folded = FoldedDiT(model.backbone, dtype).eval()
+        if model.quality_head is None:
+            return folded
+        judged = attach(folded, model.head_config)
+        assert judged.quality_head is not None
+        judged.quality_head.load_state_dict(model.quality_head.state_dict())
+        return judged.eval()
+    if _folds(model):
+        return FoldedDiT(model, dtype).eval()
+    if all(weight.dtype == dtype for weight in model.parameters()):
+        return model
+    return deepcopy(model).to(dtype).eval()
+
+
+def _folds(model: nn.Module) -> TypeGuard[DiT]:
+    """LoRA's layers are more than their weights, and a condition that follows the time is no constant."""
+    plain = all(type(layer) is nn.Linear for layer in model.modules() if isinstance(layer, nn.Linear))
+    lora = any(".lora_" in name for name, _ in model.named_parameters())
+    return isinstance(model, DiT) and plain and not lora and not model.config.time_conditioning
+
+
+class FoldedDiT(Backbone):
+    def __init__(self, model: DiT, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.facts, self.config = model.facts, model.config
+        condition = F.silu(model.sigma_map(torch.zeros(1, device=model.device)))
+        self.embedding = _kept(model.vocab_embed.embedding.float())
+        self.positions = _kept(model.position_embed.embedding.float()) if model.config.learned_positions else None
+        self.rotary = deepcopy(model.rotary)
+        self.blocks = nn.ModuleList(_FoldedBlock(cast(DiTBlock, block), condition, dtype) for block in model.blocks)
+        last = model.output_layer
+        shift, scale = last.adaLN_modulation(condition)[0].chunk(2)
+        self.norm_scale, self.norm_shift = _kept((last.norm_final.weight * (1 + scale)).float()), _kept(shift.float())
+        self.vocabulary = _linear(last.linear.weight, last.linear.bias, dtype)
+
+    def forward(self, tokens: Tokens, attend: Mask | None = None, cache: Cache | None = None) -> Hidden:
+        if cache is not None:
+            raise ValueError("The DiT keeps no cache; leave cache=None.")
+        length = tokens.shape[1]
+        x = F.embedding(tokens, self.embedding)
+        if self.positions is not None:
+            x = x + self.positions[:length]
+        for block in self.blocks:
+            x = block(x, self.rotary(length), attend)
+        return F.layer_norm(x, x.shape[-1:], self.norm_scale, self.norm_shift).to(self.vocabulary.weight.dtype)
+
+    def unembed(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
+        return self.vocabulary(hidden)
+
+
+class _FoldedBlock(nn.Module):
+    def __init__(self, block: DiTBlock, condition: Float[Tensor, "1 c"], dtype: torch.dtype) -> None:
+        super().__init__()
+        shift1, scale1, gate1, shift2, scale2, gate2 = block.adaLN_modulation(condition)[0].chunk(6)
+        up, down = cast(nn.Linear, block.mlp[0]), cast(nn.Linear, block.mlp[2])
+        self.heads = block.heads
+        self.qkv = _after(block.norm1, block.attn_qkv, shift1, scale1, dtype)
+        self.out = _linear(gate1[:, None] * block.attn_out.weight, None, dtype)
+        self.up = _after(block.norm2, up, shift2, scale2, dtype)
+        self.down = _linear(gate2[:, None] * down.weight, gate2 * down.bias, dtype)
+
+    def forward(self, x: Float[Tensor, "b l d"], rotation: Rotation, attend: Mask | None) -> Float[Tensor, "b l d"]:
+        x = x + self.out(attention(self.qkv(self._norm(x)), self.heads, rotation, attend))
+        return x + self.down(F.gelu(self.up(self._norm(x)), approximate="tanh"))
+
+    def _norm(self, x: Float[Tensor, "b l d"]) -> Float[Tensor, "b l d"]:
+        return F.layer_norm(x, x.shape[-1:]).to(self.qkv.weight.dtype)
+
+
+def _after(norm: ModulatedNorm, linear: nn.Linear, shift: Tensor, scale: Tensor, dtype: torch.dtype) -> nn.Linear:
+    """`linear` of the modulated norm, to be given the plain one."""
+    bias = linear.weight @ shift
+    bias = bias if linear.bias is None else bias + linear.bias
+    return _linear(linear.weight * (norm.weight * (1 + scale)), bias, dtype)
+
+
+def _linear(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> nn.Linear:
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    linear.weight = _kept(weight.to(dtype))
+    if bias is not None:
+        linear.bias = _kept(bias.to(dtype))
+    return linear
+
+
+def _kept(tensor: Tensor) -> nn.Parameter:
+    return nn.Parameter(tensor.detach(), requires_grad=False)
