@@ -179,8 +179,9 @@ class Reading:
 
 def log_probability(logits: Float[Tensor, "n v"], tokens: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
     """log softmax(logits)[token] of every row."""
+    logits = logits if logits.dtype == torch.float64 else logits.float()
     known = tokens.clamp_max(logits.shape[-1] - 1)  # a mask may be outside the vocabulary
-    return log_softmax(logits).gather(-1, known[:, None])[:, 0]
+    return logits.gather(-1, known[:, None])[:, 0] - logits.logsumexp(-1)
 
 
 def log_softmax(logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:

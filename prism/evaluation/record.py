@@ -70,7 +70,8 @@ def plain(value: Any) -> Any:
     """The value as JSON can hold it; a part of the sampler is named by its class beside its settings."""
     if is_dataclass(value) and not isinstance(value, type):
         fields = {key: plain(getattr(value, key)) for key in asdict(value)}
-        is_part = type(value).__module__.split(".")[1] in ("sampling", "schedule", "losses", "training", "models")
+        rooms = ("sampling", "schedule", "losses", "training", "models")
+        is_part = any(type(value).__module__.startswith(f"prism.{room}") for room in rooms)
         return {"class": type(value).__name__, **fields} if is_part else fields
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}

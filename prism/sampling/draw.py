@@ -8,12 +8,15 @@ time-agnostic"), and a position draws the same token whether its row was compute
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from prism.state import log_probability
+from prism.state import SMALL_VOCABULARY, log_probability
+
+_HAS_TRITON = find_spec("triton") is not None
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,18 @@ class Draw:
         self, logits: Float[Tensor, "n v"], uniforms: Float[Tensor, " n"]
     ) -> tuple[Int[Tensor, " n"], Float[Tensor, " n"]]:
         """One token per row, and its log-probability before temperature and filters."""
+        if self._fuses(logits):
+            from prism.sampling.kernel import draw
+
+            tokens, logs = draw(logits, uniforms, self.temperature, self.nucleus, self.keep_crossing)
+            return tokens, logs
         tokens = self.tokens(logits, uniforms)
         return tokens, log_probability(logits, tokens)
+
+    def _fuses(self, logits: Float[Tensor, "n v"]) -> bool:
+        """Whether the kernel will do: on a GPU, for vocabularies long enough to be worth a kernel."""
+        possible = self.temperature > 0 and self.nucleus > 0 and self.top_k is None and logits.dtype != torch.float64
+        return possible and logits.is_cuda and logits.shape[-1] > SMALL_VOCABULARY and _HAS_TRITON
 
     def tokens(self, logits: Float[Tensor, "n v"], uniforms: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
         """One token per row; a constant added to a row's logits changes nothing."""

@@ -37,8 +37,9 @@ class Prepared:
     A batch of another shape is prepared for anew, which costs four steps. `compiled` makes one compiled piece of the step
     first: fewer and larger kernels, for a minute of compiling.
 
-    Nothing waits for the device inside a run. So how many tokens a step writes cannot be asked; there is room for several
-    times the even pace, and a run that needed more, which only its end tells, is done again with more room.
+    On a GPU nothing waits for the device inside a run. So how many tokens a step writes cannot be asked; there is room for
+    several times the even pace, and a run that needed more, which only its end tells, is done again with more room. `waits`
+    says whether to ask after all; if left out, anywhere but on a GPU, where asking is free.
     """
 
     def __init__(
@@ -51,9 +52,10 @@ class Prepared:
         schedule: Schedule | None = None,
         block: int | None = None,
         compiled: bool = False,
+        waits: bool | None = None,
     ) -> None:
         self.model, self.policy, self.steps, self.draw = model, policy, steps, draw or Draw()
-        self.schedule, self.block, self.compiled = schedule or policy.schedule, block, compiled
+        self.schedule, self.block, self.compiled, self.waits = schedule or policy.schedule, block, compiled, waits
         self.room = 0
         self._running: _Running | None = None
         self._again: Callable[[], None] = lambda: None
@@ -84,16 +86,19 @@ class Prepared:
 
     def _prepare(self, asked: _Running) -> None:
         self._running = _copied(asked)
+        on_gpu = asked.noise.keys.is_cuda
+        waits = not on_gpu if self.waits is None else self.waits
+        room = None if waits else self.room
 
         def again() -> None:
             running = self._running
             assert running is not None
             parts = (running.plan, running.noise, self.draw, running.progress)
-            _, done = turn(self.model, self.policy, *parts, room=self.room)
+            _, done = turn(self.model, self.policy, *parts, room=room)
             _write(running.progress, done)
 
         work = torch.compile(again, fullgraph=True, dynamic=False) if self.compiled else again
-        self._again = _recorded(work) if asked.noise.keys.is_cuda else work
+        self._again = _recorded(work) if on_gpu else work
 
 
 class _Lagging:

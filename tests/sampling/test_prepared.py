@@ -47,7 +47,7 @@ def built(method: Method) -> prism.Policy:
 def test_a_prepared_sampler_is_the_loop(method: Method, vocabulary: int) -> None:
     """Batch after batch, of one shape and of another; a large vocabulary is read in places whose number is only bounded."""
     denoiser, policy = model(vocabulary), built(method)
-    prepared = Prepared(denoiser, policy, steps=6, draw=Draw(nucleus=0.9))
+    prepared = Prepared(denoiser, policy, steps=6, draw=Draw(nucleus=0.9), waits=False)
     for rows, seed in ((3, 0), (3, 1), (2, 2)):
         state, noise = puzzle(rows, seed), Noise.rows(seed, rows)
         expected = generate(denoiser, state, policy, steps=6, noise=noise, draw=Draw(nucleus=0.9))
@@ -61,7 +61,7 @@ def test_a_prepared_sampler_is_the_loop(method: Method, vocabulary: int) -> None
 def test_a_run_without_room_is_done_again() -> None:
     """A sure model commits everything at once, for which nothing was prepared."""
     sure, policy = model(SMALL_VOCABULARY + 44), prism.Pair(prism.Threshold(1e-6))
-    prepared = Prepared(sure, policy, steps=12)
+    prepared = Prepared(sure, policy, steps=12, waits=False)
     state, noise = start(torch.zeros(4, LENGTH, dtype=torch.long), 0), Noise.rows(0, 4)
     found = prepared(state, noise)
     assert prepared.room >= 4 * LENGTH
