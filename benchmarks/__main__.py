@@ -283,12 +283,16 @@ def main() -> None:
     parser.add_argument("--only", default="sampling,training,growth", help="parts to measure, separated by commas")
     parser.add_argument("--case", default="", help="only cases whose name contains this")
     parser.add_argument("--small", action="store_true", help="in miniature: minutes on a CPU")
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=ON_GPU, help="compile our steps")
+    parser.add_argument(
+        "--compile", action=argparse.BooleanOptionalAction, default=ON_GPU, help="compile our steps (GPU)"
+    )
     parser.add_argument("--output", type=Path, default=Path("results/speed"), help="where JSON, tables and plot go")
     options = parser.parse_args()
     parts = options.only.split(",")
     if unknown := set(parts) - {"sampling", "training", "growth"}:
         parser.error(f"--only {','.join(sorted(unknown))}: choose among sampling, training, growth.")
+    if options.compile and not ON_GPU:
+        parser.error("--compile needs a GPU; leave it out.")
     clock = Stopwatch()
     shrink = small if options.small else lambda case: case
     for part, cases, measure in (("sampling", SAMPLING, sampling), ("training", TRAINING, training)):

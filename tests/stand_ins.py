@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from prism.models.backbone import Backbone, Facts, forbidden
+from prism.models.backbone import Backbone, Facts
 from prism.models.dit import DiT, DiTConfig
 from prism.models.oracle import Oracle, context_index
 from prism.noise import Noise
@@ -33,7 +33,7 @@ class Flat:
         return Prediction(
             torch.zeros(*tokens.shape, 1),
             lambda hidden: hidden.expand(-1, self.facts.vocab_size),
-            forbidden=forbidden(self.facts, tokens.device),
+            forbidden=torch.tensor([self.facts.mask_id]),
             quality_logits=lambda: torch.zeros(tokens.shape),
         )
 
@@ -101,7 +101,7 @@ def with_quality(backbone: Backbone, tokens: Tensor, attend: Tensor | None, head
     return Prediction(
         hidden,
         backbone.unembed,
-        forbidden=forbidden(facts, tokens.device),
+        forbidden=torch.tensor([facts.mask_id, *facts.suppressed]),
         quality_logits=lambda: head(hidden),
     )
 

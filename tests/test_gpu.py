@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import prism
+from prism.models.folding import for_sampling
 from prism.noise import Purpose
 
 pytestmark = [
@@ -17,9 +18,11 @@ pytestmark = [
 ]
 
 
-def tiny(dropout: float = 0.1) -> prism.PrismModel:
+def tiny(dropout: float = 0.1, vocabulary: int = 11) -> prism.PrismModel:
     torch.manual_seed(0)
-    config = prism.DiTConfig(vocab_size=11, mask_id=0, length=32, hidden_size=64, blocks=2, heads=4, dropout=dropout)
+    config = prism.DiTConfig(
+        vocab_size=vocabulary, mask_id=0, length=32, hidden_size=64, blocks=2, heads=4, dropout=dropout
+    )
     backbone = prism.DiT(config)
     for parameter in backbone.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
@@ -42,6 +45,47 @@ def test_every_method_writes_the_same_tokens_on_the_gpu(method: prism.sampling.p
     model, noise = model.cuda(), prism.Noise.rows(1, 4, device="cuda")
     there = prism.generate(model, prism.start(tokens.cuda(), 0), policy, steps=8, noise=noise)
     assert torch.equal(here.tokens, there.tokens.cpu())
+
+
+@pytest.mark.parametrize("vocabulary", [11, 300])
+@pytest.mark.parametrize("method", prism.METHODS, ids=lambda method: method.name)
+def test_a_recorded_sampler_is_the_loop(method: prism.sampling.policies.Method, vocabulary: int) -> None:
+    model = tiny(vocabulary=vocabulary).double().cuda()
+    policy = method.build(prism.Settings(amount=prism.Fixed(2)))
+    draw = prism.Draw(nucleus=0.9)
+    prepared = prism.Prepared(model, policy, steps=8, draw=draw)
+    for seed in (0, 1):
+        tokens = torch.randint(1, 11, (4, 32), generator=torch.Generator().manual_seed(seed)) * (torch.arange(32) % 2)
+        state, noise = prism.start(tokens.cuda(), 0), prism.Noise.rows(seed, 4, device="cuda")
+        found = prepared(state, noise)
+        expected = prism.generate(model, state, policy, steps=8, noise=noise, draw=draw)
+        assert torch.equal(found.tokens, expected.tokens)
+        assert torch.equal(found.forwards, expected.forwards)
+
+
+@pytest.mark.parametrize("name", ["vanilla", "prism", "remdm-cap", "p2-self"])
+def test_a_compiled_sampler_is_the_loop(name: str) -> None:
+    """Its 64-bit noise too, which the compiler for CPUs gets wrong."""
+    model = tiny(vocabulary=300).double().cuda()
+    policy = next(method for method in prism.METHODS if method.name == name).build(
+        prism.Settings(amount=prism.Fixed(2))
+    )
+    tokens = torch.randint(1, 11, (4, 32), generator=torch.Generator().manual_seed(0)) * (torch.arange(32) % 2)
+    state, noise = prism.start(tokens.cuda(), 0), prism.Noise.rows(0, 4, device="cuda")
+    found = prism.Prepared(model, policy, steps=8, compiled=True)(state, noise)
+    assert torch.equal(found.tokens, prism.generate(model, state, policy, steps=8, noise=noise).tokens)
+
+
+def test_a_folded_model_in_bf16_is_close() -> None:
+    model = tiny().cuda()
+    folded = for_sampling(model, torch.bfloat16)
+    x = torch.randint(11, (4, 32), device="cuda")
+    everywhere = torch.ones_like(x, dtype=torch.bool)
+    with torch.no_grad():
+        with torch.autocast("cuda", torch.bfloat16):
+            expected = model.predict(x).logits(everywhere).float()
+        error = (folded.predict(x).logits(everywhere).float() - expected).abs().mean()
+    assert error < 0.02 * expected.abs().mean()
 
 
 def test_a_recorded_step_is_the_step(tmp_path: Path) -> None:

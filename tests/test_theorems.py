@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from prism.losses.masking import Batch, ByCount, ByProbability, Masking
 from prism.losses.prism import Likelihood, PrismLoss
-from prism.models.backbone import forbidden
 from prism.models.oracle import Oracle, Perturbed, SetRule, any_set, context_index
 from prism.noise import Noise, Purpose
 from prism.sampling.order import Order, RandomOrder, TopProbability
@@ -147,7 +146,7 @@ class Table(nn.Module):
         return Prediction(
             hidden[..., None].double(),
             self.unembed,
-            forbidden=forbidden(self.facts, tokens.device),
+            forbidden=torch.tensor([self.facts.mask_id]),
             quality_logits=lambda: self.quality[context],
         )
 

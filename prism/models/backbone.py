@@ -7,7 +7,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
 
 import torch
 from jaxtyping import Float, Int
@@ -59,10 +58,23 @@ class Cache:
 
 
 class Backbone(nn.Module, ABC):
-    """A masked diffusion model without an opinion of its own tokens."""
+    """A masked diffusion model without an opinion of its own tokens. It sets `facts` once it is an `nn.Module`."""
 
-    facts: Facts
     forwards: int = 1
+    forbidden: Int[Tensor, " f"]
+    """Ids no policy may draw: the mask (where the logits have a row for it) and what the model suppresses."""
+
+    @property
+    def facts(self) -> Facts:
+        return self._facts
+
+    @facts.setter
+    def facts(self, facts: Facts) -> None:
+        self._facts = facts
+        ids = [facts.mask_id] if facts.mask_id < facts.vocab_size else []
+        # kept where the weights are: sent to a GPU at every step, it would make the host wait
+        found = torch.tensor([*ids, *facts.suppressed], dtype=torch.long, device="cpu")
+        self.register_buffer("forbidden", found, persistent=False)
 
     @abstractmethod
     def forward(self, tokens: Tokens, attend: Mask | None = None, cache: Cache | None = None) -> Hidden:
@@ -93,12 +105,5 @@ def prediction_of(backbone: Backbone, hidden: Hidden) -> Prediction:
         backbone.unembed,
         vocabulary=backbone.facts.vocab_size,
         shift=backbone.facts.field.value,
-        forbidden=forbidden(backbone.facts, hidden.device),
+        forbidden=backbone.forbidden,
     )
-
-
-@lru_cache(maxsize=16)  # sending it to a GPU anew would wait for the GPU at every step
-def forbidden(facts: Facts, device: torch.device) -> Int[Tensor, " f"]:
-    """Ids no policy may draw: the mask (where the logits have a row for it) and what the model suppresses."""
-    ids = [facts.mask_id] if facts.mask_id < facts.vocab_size else []
-    return torch.tensor([*ids, *facts.suppressed], dtype=torch.long, device=device)

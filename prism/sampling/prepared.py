@@ -35,11 +35,12 @@ class Prepared:
     """A sampler to be called again and again: `prepared(state, noise)` is `generate(model, state, policy, noise=noise, …)`.
 
     A batch of another shape is prepared for anew, which costs four steps. `compiled` makes one compiled piece of the step
-    first: fewer and larger kernels, for a minute of compiling.
+    first: fewer and larger kernels, for a minute of compiling; on a GPU only, because torch 2.13's compiler for CPUs gets the
+    64-bit arithmetic of `Noise` wrong.
 
     On a GPU nothing waits for the device inside a run. So how many tokens a step writes cannot be asked; there is room for
     several times the even pace, and a run that needed more, which only its end tells, is done again with more room. `waits`
-    says whether to ask after all; if left out, anywhere but on a GPU, where asking is free.
+    says whether to ask after all; if left out, that is on a CPU.
     """
 
     def __init__(
@@ -87,6 +88,8 @@ class Prepared:
     def _prepare(self, asked: _Running) -> None:
         self._running = _copied(asked)
         on_gpu = asked.noise.keys.is_cuda
+        if self.compiled and not on_gpu:
+            raise ValueError("compiled=True works on a GPU only; leave it out, or move model and state to one.")
         waits = not on_gpu if self.waits is None else self.waits
         room = None if waits else self.room
 

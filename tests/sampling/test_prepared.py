@@ -69,6 +69,12 @@ def test_a_run_without_room_is_done_again() -> None:
     assert found.forwards.tolist() == [1, 1, 1, 1]
 
 
+def test_compiling_needs_a_gpu() -> None:
+    prepared = Prepared(model(), prism.Pair(prism.Counted()), steps=2, compiled=True)
+    with pytest.raises(ValueError, match="compiled=True works on a GPU only"):
+        prepared(puzzle(2, 0), Noise.rows(0, 2))
+
+
 def test_ranks_by_counting_are_ranks_by_sorting() -> None:
     scores = torch.randint(0, 6, (50, 17), generator=torch.Generator().manual_seed(0)).double()
     scores[scores == 0] = -torch.inf
