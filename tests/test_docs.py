@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -24,6 +25,17 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     scope: dict[str, object] = {"__name__": page.stem}
     for snippet in snippets(page):
         exec(compile(snippet, str(page), "exec", dont_inherit=True), scope)
+
+
+def test_tables_are_those_of_the_results() -> None:
+    """After a new measurement: python docs/tables.py"""
+    spec = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tables = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tables)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert tables.filled(readme, ROOT / "results") == readme
 
 
 def test_every_method_has_its_line() -> None:

@@ -25,7 +25,7 @@ class ReproduceSudoku(Command):
     """
 
     scale: str = "tiny"
-    """paper (28.6M parameters, one H200), small (6M, a laptop GPU), tiny (two CPU cores, minutes; it shows that everything
+    """paper (28.6M parameters, one H200), small (5M, a laptop GPU), tiny (two CPU cores, minutes; it shows that everything
     runs and solves nothing)."""
     output: Path | None = None
     """Folder for the models; runs/sudoku-SCALE if left out."""

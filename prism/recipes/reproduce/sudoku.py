@@ -121,14 +121,14 @@ def _on_cpu(steps: int, **settings: Any) -> Optimisation:
 SCALES: dict[str, Scale] = {
     "paper": Scale(
         model=_model(512, 8, 8),
-        other=_model(192, 10, 6),
+        other=_model(192, 8, 6),
         pretraining=_on_gpu(25_000, 1024, lr=1e-3, muon_lr=3e-3, warmup=300),
         finetuning=_on_gpu(20_000, 256, lr=3e-4, warmup=200),
         ablation=_on_gpu(3_000, 256, lr=3e-4, warmup=100),
         short=_on_gpu(8_000, 256, lr=1e-3, muon_lr=3e-3, warmup=300),
     ),
     "small": Scale(
-        model=_model(192, 10, 6),
+        model=_model(192, 8, 6),
         other=_model(128, 6, 4),
         pretraining=_on_gpu(20_000, 1024, lr=1e-3, muon_lr=3e-3, warmup=300),
         finetuning=_on_gpu(5_000, 1024, lr=3e-4, warmup=200),
