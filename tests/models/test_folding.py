@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import prism
-from prism.models.folding import FoldedDiT, for_sampling
+from prism.models.folding import FoldedDiT, for_sampling, gelu_of
 
 
 def dit(*, learned_positions: bool = False, time_conditioning: bool = False) -> prism.DiT:
@@ -43,6 +43,14 @@ def test_a_folded_model_says_the_same(learned_positions: bool, padded: bool) -> 
         torch.testing.assert_close(
             found.quality_logits[everywhere], expected.quality_logits[everywhere], atol=2e-5, rtol=1e-5
         )
+
+
+def test_gelu_in_one_operation() -> None:
+    linear, x = torch.nn.Linear(8, 12), torch.randn(2, 5, 8)
+    with torch.no_grad():
+        expected = torch.nn.functional.gelu(linear(x), approximate="tanh")
+        torch.testing.assert_close(gelu_of(linear, x), expected)
+        torch.testing.assert_close(gelu_of(linear.double(), x.double()).float(), expected)  # the plain way
 
 
 def test_the_model_itself_is_left_alone() -> None:
