@@ -148,6 +148,21 @@ def test_bfloat16_products_and_float32_weights(tmp_path: Path) -> None:
     assert losses(trained) != losses(exact)
 
 
+def test_recomputing_changes_the_work_and_not_the_result(tmp_path: Path) -> None:
+    """Dropout included: a block's second run draws the same numbers."""
+    weights, runs = [], []
+    for recompute in (False, True):
+        model, ran = tiny_prism(), []
+        for block in model.backbone.blocks:
+            block.dropout.register_forward_pre_hook(lambda *_, ran=ran: ran.append(1))
+        finetune(tmp_path / str(recompute), model, replace(SETTINGS, steps=3, recompute=recompute))
+        assert all("forward" not in vars(block) for block in model.backbone.blocks)
+        weights.append(copied(model))
+        runs.append(len(ran))
+    assert same_bits(*weights)
+    assert runs[1] > runs[0]
+
+
 def test_the_backbone_is_what_gets_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[nn.Module] = []
     monkeypatch.setattr(nn.Module, "compile", lambda self, **options: compiled.append(self))

@@ -73,6 +73,8 @@ class TrainingOptions:
     """fp32, or bf16 for matrix products in bfloat16."""
     compile: bool = False
     """torch.compile the backbone."""
+    recompute: bool = False
+    """Less memory for a third more time: the backward pass computes the backbone's blocks anew."""
     seed: int = 0
     """The same seed gives the same run."""
     log_every: int = 50

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from prism.losses.denoising import Loss
 from prism.losses.masking import Batch
@@ -102,7 +104,12 @@ def train(
     model.train()
     meter = Meter(accelerator, share, run, begin)
     bar = progress_bar(settings.steps, begin, shown=progress and run.is_main)
-    with bar, _tracking(accelerator, description, begin), _compiled(to_compile if settings.compile else []):
+    with (
+        bar,
+        _tracking(accelerator, description, begin),
+        _recomputed(blocks_of(model) if settings.recompute else []),
+        _compiled(to_compile if settings.compile else []),
+    ):
         for step in range(begin, settings.steps):
             for group in groups:
                 group["lr"] = settings.lr_of(group["name"]) * settings.lr_share(step)
@@ -228,6 +235,17 @@ def _compiled(parts: list[nn.Module]) -> Iterator[None]:
             part._compiled_call_impl = None
         if parts:
             torch.compiler.reset()  # or the eighth model a process trains would be refused and run uncompiled
+
+
+@contextmanager
+def _recomputed(blocks: list[nn.Module]) -> Iterator[None]:
+    for block in blocks:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+    try:
+        yield
+    finally:
+        for block in blocks:
+            del block.forward  # the class's own is left
 
 
 def _backbone(model: Model) -> Backbone:

@@ -75,6 +75,9 @@ class Optimisation:
     """Decay of the running average of all trained weights, backbone and head together; None keeps none."""
     precision: Precision = Precision.FP32
     compile: bool = False
+    recompute: bool = False
+    """Compute the backbone's blocks anew in the backward pass instead of keeping what they computed: a third more time for a
+    fraction of the memory."""
     seed: int = 0
     log_every: int = 50
     evaluate_every: int = 1000
@@ -109,5 +112,5 @@ class Optimisation:
         return done % every == 0 or done == self.steps
 
 
-FREE = ("accumulate", "compile", "log_every", "evaluate_every", "checkpoint_every", "keep")
+FREE = ("accumulate", "compile", "recompute", "log_every", "evaluate_every", "checkpoint_every", "keep")
 """Settings a resumed run may change: they say how it runs, not where it goes."""
