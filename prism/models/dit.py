@@ -237,7 +237,7 @@ def zero_init(linear: nn.Linear) -> nn.Linear:
 
 
 class Rotary(nn.Module):
-    """Cosines and sines of position · 10000^(-2i/d) (Su et al. 2021).
+    """Cosines and sines of position · base^(-2i/d) (Su et al. 2021).
 
     A table, because a compiler that sees how they are made makes them anew for every element it turns: 20 % of a training step.
     """
@@ -247,9 +247,9 @@ class Rotary(nn.Module):
     known = 4096
     """Positions in the table; those of longer sequences are computed."""
 
-    def __init__(self, head_size: int) -> None:
+    def __init__(self, head_size: int, base: float = 10_000.0) -> None:
         super().__init__()
-        self.head_size = head_size
+        self.head_size, self.base = head_size, base
         cos, sin = self._angles(self.known, torch.device("cpu"))  # real even where the weights are still on "meta"
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
@@ -260,7 +260,7 @@ class Rotary(nn.Module):
         return self.cos[:length], self.sin[:length]
 
     def _angles(self, length: int, device: torch.device) -> Rotation:
-        rates = 10_000 ** (-torch.arange(0, self.head_size, 2, device=device).float() / self.head_size)
+        rates = self.base ** (-torch.arange(0, self.head_size, 2, device=device).float() / self.head_size)
         angles = torch.arange(length, device=device).float()[:, None] * rates
         return angles.cos(), angles.sin()
 

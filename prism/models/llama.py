@@ -1,0 +1,195 @@
+"""The transformer of Llama, Qwen2, LLaDA and Dream, in both directions: RMSNorm, rotary positions, grouped queries, SwiGLU.
+
+One implementation for the family. Modules have the names of transformers' Llama, so its weights load by name; what makes a
+causal model a masked diffusion model is the attention, here a number: the share of later positions a position may see.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from prism.models.backbone import Backbone, Cache, Facts, Field
+from prism.models.dit import Rotary, Rotation, rotate
+from prism.state import Hidden, Mask, Tokens
+
+
+@dataclass(frozen=True)
+class LlamaConfig:
+    vocab_size: int
+    mask_id: int
+    length: int
+    """The longest sequence it was trained for; rotary positions set no hard limit."""
+    hidden_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    intermediate_size: int
+    head_size: int
+    rope_theta: float = 10_000.0
+    norm_eps: float = 1e-5
+    qkv_bias: bool = False
+    """Qwen2's and Dream's."""
+    tied: bool = False
+    """Whether the output projection is the embedding."""
+    shifted: bool = False
+    """Whether the prediction of token i is read at i - 1, as in the causal model it was made from."""
+    known: int | None = None
+    """Tokens the tokenizer knows, where the vocabulary is padded beyond them; the rest is never drawn."""
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "length", "hidden_size", "layers", "heads", "kv_heads", "intermediate_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1.")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads={self.heads} must be a multiple of kv_heads={self.kv_heads}.")
+        if self.head_size < 2 or self.head_size % 2:
+            raise ValueError(f"head_size={self.head_size} must be even: rotary positions turn pairs.")
+        if not 0 <= self.mask_id < self.vocab_size:
+            raise ValueError(f"mask_id={self.mask_id} is outside the vocabulary 0..{self.vocab_size - 1}.")
+
+    @staticmethod
+    def of_causal(config: dict[str, Any], mask_id: int) -> LlamaConfig:
+        """What the config.json of a Llama or Qwen2 says; what this family cannot express is refused."""
+        kind = config.get("model_type")
+        if kind not in ("llama", "qwen2"):
+            raise ValueError(f"model_type {kind!r} is not of this family; give a llama or qwen2 checkpoint.")
+        scaling = config.get("rope_scaling") or {}
+        rope = config.get("rope_parameters") or {}  # transformers 5 keeps the two together
+        if {scaling.get("rope_type"), scaling.get("type"), rope.get("rope_type")} - {None, "default"}:
+            raise ValueError("Scaled rotary positions are not supported; take a checkpoint without rope_scaling.")
+        if config.get("use_sliding_window") or config.get("mlp_bias"):
+            raise ValueError("Sliding windows and biases in the MLP are not supported.")
+        heads = config["num_attention_heads"]
+        return LlamaConfig(
+            vocab_size=config["vocab_size"],
+            mask_id=mask_id,
+            length=config["max_position_embeddings"],
+            hidden_size=config["hidden_size"],
+            layers=config["num_hidden_layers"],
+            heads=heads,
+            kv_heads=config.get("num_key_value_heads") or heads,
+            intermediate_size=config["intermediate_size"],
+            head_size=config.get("head_dim") or config["hidden_size"] // heads,
+            rope_theta=config.get("rope_theta") or rope.get("rope_theta", 10_000.0),
+            norm_eps=config.get("rms_norm_eps", 1e-6),
+            qkv_bias=kind == "qwen2" or bool(config.get("attention_bias")),
+            tied=bool(config.get("tie_word_embeddings")),
+        )
+
+
+class Llama(Backbone):
+    future: float = 1.0
+    """The share of later positions each position sees: 1 is masked diffusion's attention, 0 a causal model's. Between them,
+    which is where adapting a causal model passes through, a fresh pattern is drawn at every forward pass."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.facts = Facts(
+            config.mask_id,
+            config.vocab_size,
+            config.hidden_size,
+            field=Field.SHIFTED if config.shifted else Field.SAME,
+            suppressed=() if config.known is None else tuple(range(config.known, config.vocab_size)),
+        )
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.rotary = Rotary(config.head_size, config.rope_theta)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.lm_head = None if config.tied else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def forward(self, tokens: Tokens, attend: Mask | None = None, cache: Cache | None = None) -> Hidden:
+        if cache is not None:
+            raise ValueError("This backbone keeps no cache yet; leave cache=None.")
+        x, length = self.embed_tokens(tokens), tokens.shape[1]
+        visible = self._visible(length, tokens.device)
+        if attend is not None:
+            visible = attend[:, None, None, :] if visible is None else visible & attend[:, None, None, :]
+        for layer in self.layers:
+            x = layer(x, self.rotary(length), visible)
+        return self.norm(x)
+
+    def unembed(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
+        return F.linear(hidden, self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight)
+
+    def _visible(self, length: int, device: torch.device) -> Bool[Tensor, "l l"] | None:
+        """Which positions each position sees; None where it sees all."""
+        if self.future == 1:
+            return None
+        past = torch.ones(length, length, dtype=torch.bool, device=device).tril()
+        return past if self.future == 0 else past | (torch.rand(length, length, device=device) < self.future)
+
+
+class Layer(nn.Module):
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.self_attn = Attention(config)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.mlp = SwiGLU(config.hidden_size, config.intermediate_size)
+
+    def forward(
+        self, x: Float[Tensor, "b l d"], rotation: Rotation, visible: Bool[Tensor, "..."] | None
+    ) -> Float[Tensor, "b l d"]:
+        x = x + self.self_attn(self.input_layernorm(x), rotation, visible)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Attention(nn.Module):
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        d, size = config.hidden_size, config.head_size
+        self.head_size = size
+        self.q_proj = nn.Linear(d, config.heads * size, bias=config.qkv_bias)
+        self.k_proj = nn.Linear(d, config.kv_heads * size, bias=config.qkv_bias)
+        self.v_proj = nn.Linear(d, config.kv_heads * size, bias=config.qkv_bias)
+        self.o_proj = nn.Linear(config.heads * size, d, bias=False)
+
+    def forward(
+        self, x: Float[Tensor, "b l d"], rotation: Rotation, visible: Bool[Tensor, "..."] | None
+    ) -> Float[Tensor, "b l d"]:
+        q, k, v = (self.split(part(x)) for part in (self.q_proj, self.k_proj, self.v_proj))
+        return self.mix(rotate(q, rotation), rotate(k, rotation), v, visible)
+
+    def split(self, x: Float[Tensor, "b l e"]) -> Float[Tensor, "b h l s"]:
+        return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+
+    def mix(
+        self,
+        q: Float[Tensor, "b h l s"],
+        k: Float[Tensor, "b g m s"],
+        v: Float[Tensor, "b g m s"],
+        visible: Bool[Tensor, "..."] | None,
+    ) -> Float[Tensor, "b l d"]:
+        grouped = q.shape[1] != k.shape[1]
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, enable_gqa=grouped)
+        return self.o_proj(mixed.transpose(1, 2).flatten(2))
+
+
+class SwiGLU(nn.Module):
+    def __init__(self, d: int, inner: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(d, inner, bias=False)
+        self.up_proj = nn.Linear(d, inner, bias=False)
+        self.down_proj = nn.Linear(inner, d, bias=False)
+
+    def forward(self, x: Float[Tensor, "b l d"]) -> Float[Tensor, "b l d"]:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) · w, the root mean square in float32 at least."""
+
+    def __init__(self, d: int, eps: float) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(d)), eps
+
+    def forward(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
+        wide = x if x.dtype == torch.float64 else x.float()
+        return F.rms_norm(wide, x.shape[-1:], eps=self.eps).to(x.dtype) * self.weight
