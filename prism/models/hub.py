@@ -1,6 +1,6 @@
 """Backbones and whole models by name: a local folder, or a repository of the Hugging Face hub.
 
-A folder's `config.json` tells what it holds: a DiT saved here, the hub's MDLM, or a masked language model of transformers.
+A folder's `config.json` tells what it holds: a model saved here, the hub's MDLM, or a masked language model of transformers.
 Weights are safetensors, whole or sharded, and load strictly: no tensor is missing, left over or of another shape. Code that
 comes with a checkpoint is never run.
 """
@@ -22,9 +22,14 @@ from prism.models.attach import PrismModel, base_weights, describe, is_corrector
 from prism.models.backbone import Backbone
 from prism.models.dit import DiT, DiTConfig
 from prism.models.folder import CorrectorError, Folder, ModelError, check_tensors, first_line, write_json, write_tensors
+from prism.models.llama import Llama, LlamaConfig
 from prism.models.masked_lm import MaskedLM
 
-_OURS = "prism-dit"
+_OURS: dict[str, tuple[type[DiT] | type[Llama], type[DiTConfig] | type[LlamaConfig]]] = {
+    "prism-dit": (DiT, DiTConfig),
+    "prism-llama": (Llama, LlamaConfig),
+}
+"""The kinds of `config.json` written here."""
 _MDLM_FIELDS = {
     "vocab_size": "vocab_size",
     "length": "model_length",
@@ -55,11 +60,11 @@ def load_backbone(
     kind = config.get("model_type")
     chosen = {} if mask_id is None else {"mask_id": mask_id}
     backbone: Backbone
-    if kind == _OURS:
+    if kind in _OURS:
         settings = {key: value for key, value in config.items() if key != "model_type"}
-        backbone = _load_dit({**settings, **chosen}, weights(folder), folder)
+        backbone = _load(kind, {**settings, **chosen}, weights(folder), folder)
     elif kind == "mdlm":
-        backbone = _load_dit({**_mdlm_settings(config, folder), **chosen}, _mdlm_weights(folder), folder)
+        backbone = _load("prism-dit", {**_mdlm_settings(config, folder), **chosen}, _mdlm_weights(folder), folder)
     elif kind in _masked_lm_kinds():
         backbone = MaskedLM.from_pretrained(folder.path, mask_id, dtype=dtype)
     else:
@@ -152,12 +157,14 @@ def weights(folder: Folder) -> dict[str, Tensor]:
     return tensors
 
 
-def _load_dit(settings: Mapping[str, Any], tensors: Mapping[str, Tensor], folder: Folder) -> DiT:
+def _load(kind: str, settings: Mapping[str, Any], tensors: Mapping[str, Tensor], folder: Folder) -> Backbone:
+    model_type, config_type = _OURS[kind]
     try:
         with torch.device("meta"):
-            model = DiT(DiTConfig(**settings))
+            model = model_type(config_type(**settings))  # type: ignore[arg-type]
     except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
-        raise ModelError(f"{folder.path / 'config.json'} does not describe a DiT: {first_line(error)}") from error
+        named = f"{folder.path / 'config.json'} does not describe a {model_type.__name__}"
+        raise ModelError(f"{named}: {first_line(error)}") from error
     check_tensors(tensors, model.state_dict(), folder.path, ModelError)
     model.load_state_dict(tensors, assign=True)
     return model
@@ -184,8 +191,9 @@ def _masked_lm_kinds() -> set[str]:
 
 def _write_backbone(backbone: Backbone, folder: Path, state: Mapping[str, Tensor]) -> None:
     tensors = base_weights(state)
-    if isinstance(backbone, DiT):
-        write_json(folder / "config.json", {"model_type": _OURS, **asdict(backbone.config)})
+    if isinstance(backbone, DiT | Llama):
+        kind = next(name for name, (model_type, _) in _OURS.items() if type(backbone) is model_type)
+        write_json(folder / "config.json", {"model_type": kind, **asdict(backbone.config)})
         write_tensors(folder / "model.safetensors", tensors)
     elif isinstance(backbone, MaskedLM):
         own = {name.removeprefix("model."): value for name, value in tensors.items()}
@@ -193,4 +201,4 @@ def _write_backbone(backbone: Backbone, folder: Path, state: Mapping[str, Tensor
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         write_json(folder / "config.json", {**config, "mask_token_id": backbone.facts.mask_id})
     else:
-        raise ModelError(f"A {type(backbone).__name__} cannot be saved; only DiT and MaskedLM backbones can.")
+        raise ModelError(f"A {type(backbone).__name__} cannot be saved; only DiT, Llama and MaskedLM backbones can.")

@@ -84,9 +84,9 @@ class LlamaConfig:
 
 
 class Llama(Backbone):
-    future: float = 1.0
-    """The share of later positions each position sees: 1 is masked diffusion's attention, 0 a causal model's. Between them,
-    which is where adapting a causal model passes through, a fresh pattern is drawn at every forward pass."""
+    future: float | Tensor = 1.0
+    """The share of later positions each position sees: 1 is masked diffusion's attention, 0 a causal model's. A tensor stands
+    for a share between them, where adapting a causal model passes through: a fresh pattern is drawn at every forward pass."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -120,10 +120,10 @@ class Llama(Backbone):
 
     def _visible(self, length: int, device: torch.device) -> Bool[Tensor, "l l"] | None:
         """Which positions each position sees; None where it sees all."""
-        if self.future == 1:
-            return None
         past = torch.ones(length, length, dtype=torch.bool, device=device).tril()
-        return past if self.future == 0 else past | (torch.rand(length, length, device=device) < self.future)
+        if isinstance(self.future, Tensor):
+            return past | (torch.rand(length, length, device=device) < self.future)
+        return past if self.future == 0 else None
 
 
 class Layer(nn.Module):

@@ -65,6 +65,7 @@ def train(
     folder: str | PathLike[str],
     resume: bool = False,
     evaluate: Callable[[Model, int], Mapping[str, float]] | None = None,
+    each_step: Callable[[int], object] | None = None,
     trackers: tuple[str, ...] = (),
     progress: bool = True,
 ) -> Trained:
@@ -75,8 +76,9 @@ def train(
     checkpoint and starts afresh where there is none.
 
     **Other arguments.** `evaluate(model, step)` runs on every process with the averaged weights in place; the figures of
-    the main one are logged. `trackers` may name tensorboard and wandb. The device is accelerate's choice: a GPU where there
-    is one, else the CPU (`ACCELERATE_USE_CPU=true` insists). torch's global random generator is reseeded at every step.
+    the main one are logged. `each_step(step)` is called before every step, for what changes with it. `trackers` may name
+    tensorboard and wandb. The device is accelerate's choice: a GPU where there is one, else the CPU
+    (`ACCELERATE_USE_CPU=true` insists). torch's global random generator is reseeded at every step.
     """
     folder = Path(folder)
     accelerator = _accelerator(folder, trackers)
@@ -111,6 +113,8 @@ def train(
         _compiled(to_compile if settings.compile else []),
     ):
         for step in range(begin, settings.steps):
+            if each_step is not None:
+                each_step(step)
             for group in groups:
                 group["lr"] = settings.lr_of(group["name"]) * settings.lr_share(step)
 
