@@ -46,11 +46,26 @@ class Folder:
         return content
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
+        return dict(self.stream(name))
+
+    def stream(self, name: str, device: str = "cpu") -> Iterator[tuple[str, Tensor]]:
+        """The tensors of a safetensors file one by one, each read when it is asked for."""
+        with self._opened(name, device) as file:
+            for key in file.keys():  # noqa: SIM118 (no mapping)
+                yield key, file.get_tensor(key)
+
+    def shapes(self, name: str) -> dict[str, list[int]]:
+        """The shapes of its tensors, without reading them."""
+        with self._opened(name, "cpu") as file:
+            return {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
+
+    @contextmanager
+    def _opened(self, name: str, device: str) -> Iterator[Any]:
+        from safetensors import SafetensorError, safe_open
 
         try:
-            return load_file(self.file(name))
+            with safe_open(self.file(name), framework="pt", device=device) as file:
+                yield file
         except SafetensorError as error:
             raise self.error(
                 f"{self.path / name} is truncated or damaged ({error}); copy it again from its source."

@@ -1,6 +1,7 @@
 """Backbones and whole models by name: a local folder, or a repository of the Hugging Face hub.
 
-A folder's `config.json` tells what it holds: a model saved here, the hub's MDLM, or a masked language model of transformers.
+A folder's `config.json` tells what it holds: a model saved here, the hub's MDLM, LLaDA or Dream, or a masked language model of
+transformers.
 Weights are safetensors, whole or sharded, and load strictly: no tensor is missing, left over or of another shape. Code that
 comes with a checkpoint is never run.
 """
@@ -9,7 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
@@ -24,6 +26,7 @@ from prism.models.dit import DiT, DiTConfig
 from prism.models.folder import CorrectorError, Folder, ModelError, check_tensors, first_line, write_json, write_tensors
 from prism.models.llama import Llama, LlamaConfig
 from prism.models.masked_lm import MaskedLM
+from prism.models.published import dream_config, dream_name, known_tokens, llada_config, llada_name
 
 _OURS: dict[str, tuple[type[DiT] | type[Llama], type[DiTConfig] | type[LlamaConfig]]] = {
     "prism-dit": (DiT, DiTConfig),
@@ -62,15 +65,22 @@ def load_backbone(
     backbone: Backbone
     if kind in _OURS:
         settings = {key: value for key, value in config.items() if key != "model_type"}
-        backbone = _load(kind, {**settings, **chosen}, weights(folder), folder)
+        model_type, config_type = _OURS[kind]
+        backbone = _load(folder, lambda: model_type(config_type(**settings | chosen)), device, dtype)  # type: ignore[arg-type]
     elif kind == "mdlm":
-        backbone = _load("prism-dit", {**_mdlm_settings(config, folder), **chosen}, _mdlm_weights(folder), folder)
+        settings = _mdlm_settings(config, folder) | chosen
+        backbone = _load(folder, lambda: DiT(DiTConfig(**settings)), device, dtype, _mdlm_name)
+    elif kind == "llada":
+        backbone = _load(folder, lambda: Llama(llada_config(config, mask_id)), device, dtype, llada_name)
+    elif kind == "Dream":
+        known = known_tokens(folder.path)
+        backbone = _load(folder, lambda: Llama(dream_config(config, mask_id, known)), device, dtype, dream_name)
     elif kind in _masked_lm_kinds():
         backbone = MaskedLM.from_pretrained(folder.path, mask_id, dtype=dtype)
     else:
         raise ModelError(
             f"{folder.path} holds a model of type {kind!r}, which is no masked diffusion model known here; "
-            "give a DiT, MDLM or masked-language-model (BERT, RoBERTa, ModernBERT, …) checkpoint."
+            "give a DiT, MDLM, LLaDA, Dream or masked-language-model (BERT, RoBERTa, ModernBERT, …) checkpoint."
         )
     return backbone.to(device=device, dtype=dtype).eval()
 
@@ -148,26 +158,61 @@ def locate(name_or_path: str | PathLike[str]) -> Path:
 
 def weights(folder: Folder) -> dict[str, Tensor]:
     """All tensors of `model.safetensors`, or of the shards its index lists."""
+    return {name: value for shard in _shards(folder) for name, value in folder.tensors(shard).items()}
+
+
+def _shards(folder: Folder) -> list[str]:
     if (folder.path / "model.safetensors").is_file() or not (folder.path / "model.safetensors.index.json").is_file():
-        return folder.tensors("model.safetensors")
+        return ["model.safetensors"]
     placed = folder.json("model.safetensors.index.json").get("weight_map", {})
-    tensors = {name: value for shard in sorted(set(placed.values())) for name, value in folder.tensors(shard).items()}
-    if absent := sorted(placed.keys() - tensors.keys()):
+    shards = sorted(set(placed.values()))
+    there = {name for shard in shards for name in folder.shapes(shard)}
+    if absent := sorted(placed.keys() - there):
         raise ModelError(f"{folder.path} lacks {absent[0]}, which its index lists; copy the shards again.")
-    return tensors
+    return shards
 
 
-def _load(kind: str, settings: Mapping[str, Any], tensors: Mapping[str, Tensor], folder: Folder) -> Backbone:
-    model_type, config_type = _OURS[kind]
+def _load(
+    folder: Folder,
+    make: Callable[[], Backbone],
+    device: torch.device | str,
+    dtype: torch.dtype | None,
+    rename: Callable[[str], str | None] = lambda name: name,
+) -> Backbone:
+    """The model `make` builds with the weights of the folder, each of them read straight to its place and type: at no time is
+    there more in memory than the model and one tensor. `rename` gives our name of a weight, None for one we do not need."""
     try:
         with torch.device("meta"):
-            model = model_type(config_type(**settings))  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
-        named = f"{folder.path / 'config.json'} does not describe a {model_type.__name__}"
-        raise ModelError(f"{named}: {first_line(error)}") from error
-    check_tensors(tensors, model.state_dict(), folder.path, ModelError)
-    model.load_state_dict(tensors, assign=True)
+            model = make()
+    except (KeyError, TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
+        why = f"{error} is not given" if isinstance(error, KeyError) else first_line(error)
+        kind = folder.json("config.json").get("model_type")
+        raise ModelError(f"{folder.path / 'config.json'} does not describe a {kind} model: {why}") from error
+    shards = _shards(folder)
+    shapes = {rename(name): shape for shard in shards for name, shape in folder.shapes(shard).items()}
+    found = {name: torch.empty(shape, device="meta") for name, shape in shapes.items() if name is not None}
+    check_tensors(found, model.state_dict(), folder.path, ModelError)
+    with _bar(folder, shards) as advance:
+        for shard in shards:
+            for name, value in folder.stream(shard, str(device)):
+                if (ours := rename(name)) is not None:
+                    model.load_state_dict({ours: value.to(dtype)}, assign=True, strict=False)
+                advance(value.nbytes)
     return model
+
+
+@contextmanager
+def _bar(folder: Folder, shards: list[str]) -> Iterator[Callable[[int], object]]:
+    """Progress in bytes, for models large enough to be waited for."""
+    total = sum(folder.file(shard).stat().st_size for shard in shards)
+    if total < 1 << 30:
+        yield lambda size: None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    with Progress(TextColumn("loading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), transient=True) as bar:
+        task = bar.add_task("loading", total=total)
+        yield lambda size: bar.advance(task, size)
 
 
 def _mdlm_settings(config: Mapping[str, Any], folder: Folder) -> dict[str, Any]:
@@ -177,10 +222,10 @@ def _mdlm_settings(config: Mapping[str, Any], folder: Folder) -> dict[str, Any]:
     return {"mask_id": settings["vocab_size"] - 1, **settings}  # the mask is the last id of the vocabulary
 
 
-def _mdlm_weights(folder: Folder) -> dict[str, Tensor]:
-    tensors = {name.removeprefix("backbone."): value for name, value in weights(folder).items()}
-    tensors.pop("rotary_emb.inv_freq", None)  # the same constants for every checkpoint; ours are computed
-    return tensors
+def _mdlm_name(name: str) -> str | None:
+    """Without its prefix; rotary frequencies are the same constants for every checkpoint, and computed here."""
+    ours = name.removeprefix("backbone.")
+    return None if ours == "rotary_emb.inv_freq" else ours
 
 
 def _masked_lm_kinds() -> set[str]:

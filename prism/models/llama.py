@@ -116,7 +116,7 @@ class Llama(Backbone):
         return self.norm(x)
 
     def unembed(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
-        return F.linear(hidden, self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight)
+        return F.linear(hidden, self.embed_tokens.weight) if self.lm_head is None else self.lm_head(hidden)
 
     def _visible(self, length: int, device: torch.device) -> Bool[Tensor, "l l"] | None:
         """Which positions each position sees; None where it sees all."""

@@ -195,8 +195,8 @@ DAMAGES = {
     ),
     "causal model": (lambda f: change(f, model_type="llama"), "type 'llama', which is no masked diffusion model"),
     "no type": (lambda f: change(f, model_type=None), "type None"),
-    "no number of blocks": (lambda f: change(f, n_blocks=None), "does not describe a DiT"),
-    "impossible heads": (lambda f: change(f, n_heads=0), "does not describe a DiT"),
+    "no number of blocks": (lambda f: change(f, n_blocks=None), "does not describe a (prism-dit|mdlm) model"),
+    "impossible heads": (lambda f: change(f, n_heads=0), "does not describe a (prism-dit|mdlm) model"),
     "a field missing": (
         lambda f: (f / "config.json").write_text(json.dumps({"model_type": "mdlm", "vocab_size": 5})),
         "lacks cond_dim, dropout, hidden_dim",
@@ -223,10 +223,10 @@ def test_what_does_not_fit_is_named_in_one_line(damage, mdlm):
 def test_a_config_of_ours_with_unknown_settings_is_refused(tmp_path):
     save_backbone(dit(), tmp_path / "dit")
     change(tmp_path / "dit", colour="blue")
-    with pytest.raises(ModelError, match=r"does not describe a DiT: .*colour"):
+    with pytest.raises(ModelError, match=r"does not describe a (prism-dit|mdlm) model: .*colour"):
         load_backbone(tmp_path / "dit")
     change(tmp_path / "dit", mask_id=VOCAB)
-    with pytest.raises(ModelError, match="does not describe a DiT"):
+    with pytest.raises(ModelError, match="does not describe a prism-dit model"):
         load_backbone(tmp_path / "dit")
 
 

@@ -1,0 +1,188 @@
+"""LLaDA and Dream in the hub's format: tiny checkpoints under the published names, against loops."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from test_llama import VOCABULARY, both_ways, with_loops
+from torch import Tensor
+
+import prism
+from prism.models.folder import ModelError
+from prism.models.hub import load_backbone
+from prism.models.llama import Llama
+from prism.models.published import LORA_TARGETS
+
+LLADA = {
+    "model_type": "llada",
+    "architectures": ["LLaDAModelLM"],
+    "auto_map": {"AutoModelForCausalLM": "modeling_llada.LLaDAModelLM"},
+    "activation_type": "silu",
+    "alibi": False,
+    "block_type": "llama",
+    "d_model": 24,
+    "embedding_size": VOCABULARY,
+    "include_bias": False,
+    "include_qkv_bias": False,
+    "layer_norm_type": "rms",
+    "mask_token_id": 3,
+    "max_sequence_length": 32,
+    "mlp_hidden_size": 40,
+    "n_heads": 4,
+    "n_kv_heads": 2,
+    "n_layers": 2,
+    "rms_norm_eps": 1e-5,
+    "rope": True,
+    "rope_theta": 200.0,
+    "vocab_size": VOCABULARY,
+    "weight_tying": False,
+}
+DREAM = {
+    "model_type": "Dream",
+    "architectures": ["DreamModel"],
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "mask_token_id": 3,
+    "max_position_embeddings": 32,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-6,
+    "rope_scaling": None,
+    "rope_theta": 200.0,
+    "tie_word_embeddings": False,
+    "use_sliding_window": False,
+    "vocab_size": VOCABULARY,
+}
+LLADA_NAMES = (  # ours, theirs
+    ("self_attn.o_proj", "attn_out"),
+    ("self_attn.", ""),
+    ("mlp.gate_proj", "ff_proj"),
+    ("mlp.up_proj", "up_proj"),
+    ("mlp.down_proj", "ff_out"),
+    ("input_layernorm", "attn_norm"),
+    ("post_attention_layernorm", "ff_norm"),
+    ("layers.", "blocks."),
+    ("embed_tokens", "wte"),
+    ("lm_head", "ff_out"),
+)
+
+
+def as_llada(name: str) -> str:
+    for ours, theirs in LLADA_NAMES:
+        name = name.replace(ours, theirs)
+    return "model.transformer." + ("ln_f.weight" if name == "norm.weight" else name)
+
+
+def as_dream(name: str) -> str:
+    return name if name.startswith("lm_head") else f"model.{name}"
+
+
+def published(folder: Path, config: dict[str, Any], weights: dict[str, Tensor]) -> Path:
+    """Two shards and their index."""
+    folder.mkdir()
+    names = sorted(weights)
+    shards = {
+        "model-00001-of-00002.safetensors": names[::2],
+        "model-00002-of-00002.safetensors": names[1::2],
+    }
+    for shard, inside in shards.items():
+        save_file({name: weights[name] for name in inside}, folder / shard)
+    placed = {name: shard for shard, inside in shards.items() for name in inside}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": placed}))
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def llada(tmp_path: Path, model: Llama | None = None, **changes: Any) -> Path:
+    model = model or both_ways(head_size=6)
+    return published(tmp_path / "llada", LLADA | changes, {as_llada(n): w for n, w in model.state_dict().items()})
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("lengths", [None, [9, 6, 2]])
+def test_llada(tmp_path: Path, lengths: list[int] | None) -> None:
+    model = both_ways(head_size=6)
+    found = load_backbone(llada(tmp_path, model))
+    assert isinstance(found, Llama)
+    assert found.facts == prism.Facts(mask_id=3, vocab_size=VOCABULARY, hidden_size=24)
+    x = torch.randint(VOCABULARY, (3, 9), generator=torch.Generator().manual_seed(1))
+    attend = None if lengths is None else torch.arange(9) < torch.tensor(lengths)[:, None]
+    hidden, weights = found(x, attend), model.state_dict()
+    for row in range(3):
+        end = 9 if lengths is None else lengths[row]
+        expected = with_loops(weights, x[row, :end], model.config)
+        torch.testing.assert_close(hidden[row, :end], expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            found.unembed(hidden[row, :end]), expected @ weights["lm_head.weight"].T, atol=1e-4, rtol=1e-4
+        )
+
+
+@torch.no_grad()
+def test_dream(tmp_path: Path) -> None:
+    """Predictions are read one to the left, and ids the tokenizer does not know are never drawn."""
+    model = both_ways(head_size=6, qkv_bias=True, norm_eps=1e-6)
+    weights = model.state_dict()
+    folder = published(tmp_path / "dream", DREAM, {as_dream(name): weight for name, weight in weights.items()})
+    (folder / "vocab.json").write_text(json.dumps({f"t{i}": i for i in range(25)}))
+    (folder / "added_tokens.json").write_text(json.dumps({"<mask>": 26}))
+    found = load_backbone(folder)
+    assert isinstance(found, Llama)
+    assert found.facts.suppressed == (27, 28, 29)
+    x = torch.randint(25, (1, 9), generator=torch.Generator().manual_seed(1))
+    expected = with_loops(weights, x[0], model.config)
+    torch.testing.assert_close(found(x)[0], expected, atol=1e-4, rtol=1e-4)
+    logs = found.predict(x).log_probabilities(torch.ones_like(x, dtype=torch.bool))
+    raw = expected @ weights["lm_head.weight"].T
+    raw[:, [3, 27, 28, 29]] = -torch.inf
+    torch.testing.assert_close(logs[1:], raw[:-1].log_softmax(-1), atol=1e-3, rtol=1e-3)
+
+
+def test_any_type_is_read_and_kept_or_cast(tmp_path: Path) -> None:
+    folder = llada(tmp_path, both_ways(head_size=6).to(torch.bfloat16))
+    assert load_backbone(folder).embed_tokens.weight.dtype == torch.bfloat16
+    assert load_backbone(folder, dtype=torch.float32).layers[1].mlp.down_proj.weight.dtype == torch.float32
+
+
+def test_another_mask(tmp_path: Path) -> None:
+    folder = llada(tmp_path, mask_token_id=None)
+    with pytest.raises(ModelError, match="names no mask_token_id"):
+        load_backbone(folder)
+    assert load_backbone(folder, mask_id=5).facts.mask_id == 5
+
+
+def test_lora_leaves_the_vocabulary_alone(tmp_path: Path) -> None:
+    """LLaDA calls its vocabulary projection like a layer of its blocks; here the two have different names."""
+    lora = prism.Lora(rank=2, alpha=2.0, targets=LORA_TARGETS)
+    model = prism.attach(load_backbone(llada(tmp_path)), prism.ProjectionConfig(24), lora=lora)
+    adapted = {name.rpartition(".lora_")[0] for name, _ in model.named_parameters() if ".lora_" in name}
+    assert len(adapted) == 2 * 3
+    assert all("self_attn" in name for name in adapted)
+    with pytest.raises(ValueError, match="match no linear layer of the backbone before its vocabulary projection"):
+        prism.attach(load_backbone(tmp_path / "llada"), None, lora=prism.Lora(rank=2, alpha=2.0, targets=("lm_head",)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"block_type": "sequential"}, "block_type='sequential' is not LLaDA's; it must be 'llama'"),
+        ({"n_layers": 3}, "lacks layers.2"),
+        ({"d_model": None}, "does not describe a llada model"),
+        ({"model_type": "llada2_moe"}, "no masked diffusion model known here"),
+    ],
+)
+def test_what_it_is_not_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        load_backbone(llada(tmp_path, **changes))
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    folder = llada(tmp_path)
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(ModelError, match="has no model-00002-of-00002"):
+        load_backbone(folder)
