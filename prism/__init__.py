@@ -12,11 +12,15 @@ Attach a quality head to a masked diffusion model, fine-tune it with the PRISM l
 from prism.losses.denoising import DenoisingLoss, Loss, PerMask, PerTime
 from prism.losses.masking import Batch, ByCount, ByProbability
 from prism.losses.prism import Likelihood, PrismLoss, Quality
+from prism.models.adapt import adapt, widening
 from prism.models.attach import Lora, PrismModel, attach, load
 from prism.models.backbone import Backbone, Facts, Field, Topology
+from prism.models.causal import Causal
 from prism.models.dit import DiT, DiTConfig
+from prism.models.folding import for_sampling
 from prism.models.heads import BlockConfig, FinalLayerConfig, ProjectionConfig, QualityHead
 from prism.models.hub import load_backbone, load_model, save_backbone, save_model
+from prism.models.llama import Llama, LlamaConfig
 from prism.models.masked_lm import MaskedLM
 from prism.models.oracle import Oracle
 from prism.noise import Noise
@@ -76,6 +80,7 @@ __all__ = [
     "ByCount",
     "ByProbability",
     "CappedBinomial",
+    "Causal",
     "Centred",
     "Confidence",
     "Cosine",
@@ -102,6 +107,8 @@ __all__ = [
     "Leftmost",
     "Likelihood",
     "Linear",
+    "Llama",
+    "LlamaConfig",
     "Lora",
     "Loss",
     "LowConfidence",
@@ -148,7 +155,9 @@ __all__ = [
     "Topology",
     "Unmasker",
     "__version__",
+    "adapt",
     "attach",
+    "for_sampling",
     "generate",
     "load",
     "load_backbone",
@@ -159,4 +168,5 @@ __all__ = [
     "start",
     "train",
     "use_ema",
+    "widening",
 ]
