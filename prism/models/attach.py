@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from prism.models.backbone import Backbone, Facts, prediction_of
+from prism.models.backbone import Backbone, Cache, Facts, prediction_of
 from prism.models.folder import CorrectorError, Folder, check_tensors, listed, write_json, write_tensors
 from prism.models.heads import ALL_HEADS, HeadConfig, QualityHead
 from prism.state import Mask, Prediction, Tokens
@@ -95,9 +95,9 @@ class PrismModel(nn.Module):
     def device(self) -> torch.device:
         return self.backbone.device
 
-    def predict(self, tokens: Tokens, attend: Mask | None = None) -> Prediction:
+    def predict(self, tokens: Tokens, attend: Mask | None = None, cache: Cache | None = None) -> Prediction:
         """One forward pass. Quality is read at a token's own position, also where its logits are read one to the left."""
-        hidden, head = self.backbone(tokens, attend), self.quality_head
+        hidden, head = self.backbone(tokens, attend, cache), self.quality_head
         prediction = prediction_of(self.backbone, hidden)
         if head is None:
             return prediction

@@ -54,7 +54,33 @@ class Facts:
 
 
 class Cache:
-    """Keys and values kept between forward passes; filled in by backbones that can use one (none of this package's yet)."""
+    """What a forward pass leaves behind for the next: every layer's keys and values, turned to their positions already, and the
+    last hidden states. With `positions` only those are computed anew, against what is kept of all others."""
+
+    def __init__(self) -> None:
+        self.positions: Int[Tensor, "b w"] | None = None
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+        self._hidden: Hidden | None = None
+
+    def layer(
+        self, number: int, keys: Float[Tensor, "b g w s"], values: Float[Tensor, "b g w s"]
+    ) -> tuple[Float[Tensor, "b g l s"], Float[Tensor, "b g l s"]]:
+        """All keys and values of a layer, the given ones in their places."""
+        if self.positions is None:
+            self._layers[number] = keys, values
+        else:
+            index = self.positions[:, None, :, None]
+            for kept, new in zip(self._layers[number], (keys, values), strict=True):
+                kept.scatter_(2, index.expand_as(new), new)
+        return self._layers[number]
+
+    def hidden(self, new: Float[Tensor, "b w d"]) -> Hidden:
+        """The hidden states of all positions, the given ones in their places; what was handed out before does not change."""
+        if self.positions is None or self._hidden is None:
+            self._hidden = new
+        else:
+            self._hidden = self._hidden.scatter(1, self.positions[..., None].expand_as(new), new)
+        return self._hidden
 
 
 class Backbone(nn.Module, ABC):
@@ -84,8 +110,8 @@ class Backbone(nn.Module, ABC):
     def unembed(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
         """The output projection: raw logits."""
 
-    def predict(self, tokens: Tokens, attend: Mask | None = None) -> Prediction:
-        return prediction_of(self, self(tokens, attend))
+    def predict(self, tokens: Tokens, attend: Mask | None = None, cache: Cache | None = None) -> Prediction:
+        return prediction_of(self, self(tokens, attend, cache))
 
     def matrices(self) -> dict[Tensor, int]:
         """The weights `Muon` may train, each with the number of matrices stacked in it: the linear layers of the blocks."""

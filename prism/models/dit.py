@@ -265,7 +265,7 @@ class Rotary(nn.Module):
         return angles.cos(), angles.sin()
 
 
-def rotate(x: Float[Tensor, "*n l e"], rotation: Rotation) -> Float[Tensor, "*n l e"]:
+def rotate(x: Float[Tensor, "*n l e"], rotation: tuple[Float[Tensor, "..."], ...]) -> Float[Tensor, "*n l e"]:
     """Each pair (i, i + e/2) turned by its angle."""
     cos, sin = (part.to(x.dtype) for part in rotation)
     first, second = x.chunk(2, dim=-1)

@@ -6,7 +6,9 @@ causal model a masked diffusion model is the attention, here a number: the share
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,8 +17,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from prism.models.backbone import Backbone, Cache, Facts, Field
-from prism.models.dit import Rotary, Rotation, rotate
+from prism.models.dit import Rotary, rotate
 from prism.state import Hidden, Mask, Tokens
+
+Turns = tuple[Float[Tensor, "*n l r"], ...]
+"""Cosines and sines of positions, the same for all rows or each row's own."""
+Keep = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Takes a layer's new keys and values and gives all of them."""
 
 
 @dataclass(frozen=True)
@@ -105,15 +112,18 @@ class Llama(Backbone):
         self.lm_head = None if config.tied else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
     def forward(self, tokens: Tokens, attend: Mask | None = None, cache: Cache | None = None) -> Hidden:
-        if cache is not None:
-            raise ValueError("This backbone keeps no cache yet; leave cache=None.")
-        x, length = self.embed_tokens(tokens), tokens.shape[1]
-        visible = self._visible(length, tokens.device)
+        visible = self._visible(tokens.shape[1], tokens.device)
         if attend is not None:
             visible = attend[:, None, None, :] if visible is None else visible & attend[:, None, None, :]
-        for layer in self.layers:
-            x = layer(x, self.rotary(length), visible)
-        return self.norm(x)
+        rotation = self.rotary(tokens.shape[1])
+        if cache is not None and cache.positions is not None:
+            tokens = tokens.gather(1, cache.positions)
+            rotation = tuple(part[cache.positions][:, None] for part in rotation)  # of every row, for all heads
+        x = self.embed_tokens(tokens)
+        for number, layer in enumerate(self.layers):
+            x = layer(x, rotation, visible, None if cache is None else partial(cache.layer, number))
+        x = self.norm(x)
+        return x if cache is None else cache.hidden(x)
 
     def unembed(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
         return F.linear(hidden, self.embed_tokens.weight) if self.lm_head is None else self.lm_head(hidden)
@@ -135,9 +145,9 @@ class Layer(nn.Module):
         self.mlp = SwiGLU(config.hidden_size, config.intermediate_size)
 
     def forward(
-        self, x: Float[Tensor, "b l d"], rotation: Rotation, visible: Bool[Tensor, "..."] | None
+        self, x: Float[Tensor, "b l d"], rotation: Turns, visible: Bool[Tensor, "..."] | None, keep: Keep | None = None
     ) -> Float[Tensor, "b l d"]:
-        x = x + self.self_attn(self.input_layernorm(x), rotation, visible)
+        x = x + self.self_attn(self.input_layernorm(x), rotation, visible, keep)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -152,10 +162,12 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(config.heads * size, d, bias=False)
 
     def forward(
-        self, x: Float[Tensor, "b l d"], rotation: Rotation, visible: Bool[Tensor, "..."] | None
+        self, x: Float[Tensor, "b l d"], rotation: Turns, visible: Bool[Tensor, "..."] | None, keep: Keep | None = None
     ) -> Float[Tensor, "b l d"]:
         q, k, v = (self.split(part(x)) for part in (self.q_proj, self.k_proj, self.v_proj))
-        return self.mix(rotate(q, rotation), rotate(k, rotation), v, visible)
+        q, k = rotate(q, rotation), rotate(k, rotation)
+        k, v = (k, v) if keep is None else keep(k, v)
+        return self.mix(q, k, v, visible)
 
     def split(self, x: Float[Tensor, "b l e"]) -> Float[Tensor, "b h l s"]:
         return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)

@@ -87,7 +87,7 @@ class Oracle(Backbone):
         chosen = self(tokens).exp().gather(-1, tokens.clamp_max(self.size - 1)[..., None])[..., 0]
         return torch.where(tokens == self.facts.mask_id, 1.0, chosen)
 
-    def predict(self, tokens: Tokens, attend: Mask | None = None) -> Prediction:
+    def predict(self, tokens: Tokens, attend: Mask | None = None, cache: Cache | None = None) -> Prediction:
         prediction = prediction_of(self, self(tokens))
         return prediction.judged_by(lambda: torch.logit(self.quality(tokens), eps=1e-12))
 

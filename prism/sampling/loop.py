@@ -33,6 +33,14 @@ class Denoiser(Protocol):
     def predict(self, tokens: Tokens, attend: Mask | None = None) -> Prediction: ...
 
 
+@runtime_checkable
+class Windowed(Denoiser, Protocol):
+    """A model that may save itself work where the loop will not look."""
+
+    def predict_window(self, tokens: Tokens, attend: Mask | None, window: Mask) -> Prediction:
+        """A prediction that need only be right at the positions of `window`."""
+
+
 def sample(
     model: Denoiser,
     state: State,
@@ -101,7 +109,10 @@ def turn(
 ) -> tuple[Step, Progress]:
     """One turn of the loop. With `room`, at most that many tokens can be written, and nothing waits for the device."""
     state = replace(progress.state, window=plan.window(progress.state.step))
-    prediction = model.predict(state.tokens, state.attend)
+    if isinstance(model, Windowed):
+        prediction = model.predict_window(state.tokens, state.attend, state.editable)
+    else:
+        prediction = model.predict(state.tokens, state.attend)
     now = Moment(state, prediction, plan.budget(state), noise.at(state.step), draw, waits=room is None)
     edit = policy.decide(now)
     after = state.after(edit, edit.draft or now.draft(edit.write, room))

@@ -1,0 +1,75 @@
+"""Fewer positions a step: what lies outside the block being written is read from a cache (Fast-dLLM, Wu et al. 2025).
+
+When a block begins everything is computed, which is also when the quality of all earlier tokens is fresh. While the block is
+written only its own positions are (a *dual* cache: prompt, earlier blocks and the masks behind stay as they were), or its own
+and all that follow (a *prefix* cache). Attention is bidirectional, so either is an approximation: what is kept does not know
+what has been written since.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from prism.models.attach import PrismModel
+from prism.models.backbone import Backbone, Cache, Facts
+from prism.models.llama import Llama
+from prism.state import Mask, Prediction, Tokens
+
+
+class Cached:
+    """`model` with a cache. The block is whatever the loop says it is writing (`sample(block=…)`)."""
+
+    forwards: int = 1
+
+    def __init__(self, model: Backbone | PrismModel, *, refresh: int | None = None, suffix: bool = False) -> None:
+        """`refresh` computes everything anew after so many steps inside a block, too; `suffix` keeps the prefix alone."""
+        backbone = model.backbone if isinstance(model, PrismModel) else model
+        if not isinstance(backbone, Llama):
+            raise ValueError(f"A {type(backbone).__name__} keeps no cache; only the Llama family (LLaDA, Dream) does.")
+        if refresh is not None and refresh < 1:
+            raise ValueError(f"refresh={refresh} must be at least 1 step.")
+        self.model, self.refresh, self.suffix = model, refresh, suffix
+        self.cache, self.age = Cache(), 0
+        self.seen: tuple[Tokens, Mask] | None = None
+        self.positions: Int[Tensor, "b w"] | None = None
+
+    @property
+    def facts(self) -> Facts:
+        return self.model.facts
+
+    def predict(self, tokens: Tokens, attend: Mask | None = None) -> Prediction:
+        """Everything, without the cache."""
+        return self.model.predict(tokens, attend)
+
+    @torch.no_grad()
+    def predict_window(self, tokens: Tokens, attend: Mask | None, window: Mask) -> Prediction:
+        """The prediction at the positions of `window` fresh, elsewhere as it was kept."""
+        self.age += 1
+        if self._is_stale(tokens, window):
+            self.age, self.cache.positions = 0, None
+            self.positions = self._to_compute(window, attend)
+        else:
+            self.cache.positions = self.positions
+        self.seen = tokens, window
+        return self.model.predict(tokens, attend, self.cache)
+
+    def _is_stale(self, tokens: Tokens, window: Mask) -> bool:
+        """A block has ended, or something outside it changed, or it has been long."""
+        if self.seen is None or self.seen[0].shape != tokens.shape or self.age == self.refresh:
+            return True
+        before, writing = self.seen
+        return bool(((window != writing) | (~window & (tokens != before))).any())
+
+    def _to_compute(self, window: Mask, attend: Mask | None) -> Int[Tensor, "b w"]:
+        """The positions of the window, padded with others where a row has fewer; with the one to its left where predictions are
+        read there."""
+        needed = window.long().cumsum(1) > 0 if self.suffix else window.clone()
+        if attend is not None:
+            needed &= attend
+        shift = self.facts.field.value
+        if shift:
+            needed[:, :-shift] |= needed[:, shift:].clone()
+        count = int(needed.sum(1).max())
+        return needed.long().argsort(dim=1, descending=True, stable=True)[:, : max(1, count)]

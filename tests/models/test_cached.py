@@ -1,0 +1,97 @@
+"""Caches: exact where they must be, and never a mask left where they are not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_llama import VOCABULARY, both_ways
+from torch import Tensor
+
+import prism
+from prism.models.backbone import Cache
+from prism.models.cached import Cached
+from prism.state import State
+
+MASK = 3
+
+
+def model(*, shifted: bool = False) -> prism.PrismModel:
+    backbone = both_ways(shifted=shifted)
+    judged = prism.attach(backbone, prism.ProjectionConfig(24))
+    torch.nn.init.normal_(judged.quality_head.score.weight, std=0.5)
+    return judged.eval()
+
+
+def prompts() -> State:
+    """Unequal prompts, one of them with a gap to be filled, and one row padded."""
+    tokens = torch.randint(4, VOCABULARY, (3, 20), generator=torch.Generator().manual_seed(0))
+    tokens[0, 5:] = MASK
+    tokens[1, 9:] = MASK
+    tokens[2, 2:4] = tokens[2, 12:18] = MASK
+    return prism.start(tokens, MASK, lengths=torch.tensor([20, 20, 18]))
+
+
+POLICY = prism.Pair(prism.Counted(prism.Margin()), prism.LowQuality(prism.Centred(3)))
+
+
+def generated(denoiser: object, block: int | None = 4) -> Tensor:
+    return prism.generate(denoiser, prompts(), POLICY, steps=16, block=block, noise=prism.Noise.rows(0, 3)).tokens
+
+
+@torch.no_grad()
+def test_computing_every_position_against_a_cache_is_computing_everything() -> None:
+    """In any order, each row its own."""
+    backbone = both_ways()
+    x = torch.randint(VOCABULARY, (3, 9), generator=torch.Generator().manual_seed(1))
+    attend = torch.arange(9) < torch.tensor([[9], [7], [4]])
+    cache = Cache()
+    backbone(torch.randint(VOCABULARY, (3, 9)), attend, cache)
+    cache.positions = torch.stack([torch.randperm(9, generator=torch.Generator().manual_seed(row)) for row in range(3)])
+    torch.testing.assert_close(backbone(x, attend, cache)[attend], backbone(x, attend)[attend], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("block", [4, None])
+def test_refreshed_at_every_step_it_is_the_uncached_run(block: int | None, shifted: bool) -> None:
+    assert torch.equal(
+        generated(Cached(model(shifted=shifted), refresh=1), block), generated(model(shifted=shifted), block)
+    )
+
+
+def test_one_block_needs_no_cache() -> None:
+    """Everything that can change is computed at every step."""
+    free = prism.start(torch.full((2, 12), MASK), MASK)
+    found, expected = (
+        prism.generate(denoiser, free, POLICY, steps=6, noise=prism.Noise.rows(0, 2)).tokens
+        for denoiser in (Cached(model()), model())
+    )
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("suffix", [False, True])
+def test_a_cached_run_ends_without_masks_and_can_be_repeated(suffix: bool, shifted: bool) -> None:
+    """Also with the same object, whose cache then holds another run."""
+    cached = Cached(model(shifted=shifted), suffix=suffix)
+    first = generated(cached)
+    assert not ((first == MASK) & ~prompts().frozen).any()
+    assert torch.equal(generated(cached), first)
+    assert torch.equal(generated(Cached(model(shifted=shifted), suffix=suffix)), first)
+
+
+def test_only_the_block_is_computed() -> None:
+    """All of it when a block begins, its four positions in between."""
+    widths: list[int] = []
+    judged = model()
+    judged.backbone.layers[0].register_forward_pre_hook(lambda _, given: widths.append(given[0].shape[1]))
+    tokens = torch.full((2, 20), MASK)
+    tokens[:, :4] = 7
+    prism.generate(Cached(judged), prism.start(tokens, MASK), POLICY, steps=16, block=4, noise=prism.Noise.rows(0, 2))
+    assert widths == [20, 4, 4, 4] * 4
+
+
+def test_what_has_no_cache_says_so() -> None:
+    with pytest.raises(ValueError, match="A DiT keeps no cache"):
+        Cached(prism.DiT(prism.DiTConfig(vocab_size=5, mask_id=0, length=4, hidden_size=8, blocks=1, heads=2)))
+    with pytest.raises(ValueError, match="refresh=0 must be at least 1"):
+        Cached(model(), refresh=0)
