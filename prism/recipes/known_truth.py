@@ -1,0 +1,38 @@
+"""World A: a corpus written by a causal model, made where it is used and as large as one likes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Integer
+from torch import Tensor
+
+from prism.models.causal import Causal
+from prism.noise import Noise
+from prism.sampling.draw import Draw
+
+CORPUS_SEED, VALIDATION_SEED, REFERENCE_SEED = 1, 2, 3
+"""Streams that share no sequence: to learn from, to choose by, and the truth's own samples to compare with."""
+
+
+def corpus(
+    truth: Causal,
+    sequences: int,
+    length: int,
+    *,
+    seed: int,
+    batch: int,
+    done: Callable[[int], object] | None = None,
+) -> Integer[Tensor, "n l"]:
+    """`sequences` exact samples of `length` tokens, on the truth's device, in the smallest type that holds its vocabulary."""
+    device, vocabulary = truth.llama.device, truth.llama.config.vocab_size
+    dtype = torch.int16 if vocabulary < 1 << 15 else torch.int32
+    rows = torch.empty(sequences, length, dtype=dtype, device=device)
+    noises = (Noise.rows(seed, batch, first=first, device=device) for first in range(0, sequences, batch))
+    for number, (tokens, _) in enumerate(truth.writing(noises, length, Draw())):
+        first, last = number * batch, min(sequences, (number + 1) * batch)
+        rows[first:last] = tokens[: last - first].to(dtype)
+        if done is not None:
+            done(last)
+    return rows
