@@ -1,0 +1,192 @@
+"""Run Python programs nobody has read, against tests they cannot see, and say what became of them.
+
+Each program gets an interpreter of its own, started with an empty environment and no inherited files, that shuts itself in
+before it reads a line of the program; `prism.evaluation.jail` is what runs there and says what it holds out.
+
+What this does not give: a program may read Python's and the system's own libraries, and time spent by the host's other work
+counts against its clock. It answers one call after another in one process, so it may remember earlier calls. A hole in the
+kernel is a hole in the sandbox.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import signal
+import struct
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from pathlib import Path
+
+JAIL = Path(__file__).with_name("jail.py")
+GRACE = 5.0  # seconds beyond its own clock before the whole sandbox is killed from outside
+
+
+class Outcome(Enum):
+    PASSED = "passed every test"
+    FAILED = "raised an exception or gave a wrong answer"
+    EXITED = "ended the process before its tests had run"
+    TIMED_OUT = "ran out of time"
+    OUT_OF_MEMORY = "ran out of memory"
+    TOO_MUCH_OUTPUT = "printed too much"
+    KILLED = "was killed by a signal"
+
+
+class Isolation(Enum):
+    """How programs are kept from harm, strongest first."""
+
+    NAMESPACES = "namespaces of their own and a filter on system calls"
+    LANDLOCK = "Landlock and a filter on system calls"
+    NONE = "limits on time and memory only"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one program may use."""
+
+    seconds: float = 10.0
+    memory: int = 1 << 30
+    """Bytes of address space."""
+    output: int = 1 << 16
+    """Bytes printed, stdout and stderr together."""
+    disk: int = 16 << 20
+    """Bytes in its private folder /tmp, which is in memory. Under Landlock there is none, and nothing can be written."""
+
+
+@dataclass(frozen=True)
+class Program:
+    source: str
+    tests: str = ""
+    """Python that raises where the program is wrong. Names it does not define are looked up in the program."""
+    entry_point: str = ""
+    """The function under test; it alone may hide a builtin (an MBPP task asks for a function called `sum`)."""
+
+
+@dataclass(frozen=True)
+class Report:
+    outcome: Outcome
+    detail: str
+    """The last line of an exception, a signal, a limit; empty where there is no more to say."""
+    wall_seconds: float
+    cpu_seconds: float
+    """Of the program alone, without its tests; nan where the sandbox had to be killed from outside."""
+    overhead_seconds: float
+    """From the start of the interpreter to the first line of the program."""
+    output: str
+
+    @property
+    def passed(self) -> bool:
+        return self.outcome is Outcome.PASSED
+
+
+@cache
+def available() -> tuple[Isolation, ...]:
+    """What works on this machine, found by trying it, strongest first."""
+    return tuple(kind for kind in (Isolation.NAMESPACES, Isolation.LANDLOCK) if _works(kind))
+
+
+def strongest(unsafe: bool = False) -> Isolation:
+    """The best isolation to be had; without any, refuses unless told that it need not be safe."""
+    if available():
+        return available()[0]
+    if unsafe:
+        return Isolation.NONE
+    raise OSError(
+        "This machine can isolate programs neither by namespaces nor by Landlock (Linux 5.13 or later on x86_64 or aarch64); "
+        "run on one that can, or pass unsafe=True to run them with your own rights."
+    )
+
+
+def run(program: Program, limits: Limits | None = None, isolation: Isolation | None = None) -> Report:
+    """One program, to its end or to its limits. Nothing of it is left running."""
+    limits = limits or Limits()
+    isolation = isolation or strongest()
+    paths = sysconfig.get_paths()
+    packages = list(dict.fromkeys((paths["purelib"], paths["platlib"])))
+    settings = {
+        "isolation": isolation.name,
+        "readable": [os.path.realpath(sys.base_prefix), sys.base_prefix, *packages],
+        "packages": packages,
+        "seconds": float(limits.seconds),
+        "memory": limits.memory,
+        "output": limits.output,
+        "disk": limits.disk,
+    }
+    with tempfile.TemporaryFile() as job:  # no pipe to fill, no name to find
+        for message in (settings, (program.source, program.tests, program.entry_point)):
+            content = marshal.dumps(message)
+            job.write(struct.pack("Q", len(content)) + content)
+        job.seek(0)
+        start = time.monotonic()
+        # -P -s with an empty environment is -I, and leaves us the hash seed: sets come in the same order every time.
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-s", "-S", "-B", "-X", "utf8", str(JAIL)],
+            stdin=job,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            cwd="/",
+            start_new_session=True,
+        )
+        try:
+            verdict, complaint = process.communicate(timeout=limits.seconds + GRACE)
+        except subprocess.TimeoutExpired:
+            return Report(Outcome.TIMED_OUT, "its tests too", time.monotonic() - start, float("nan"), float("nan"), "")
+        finally:
+            _kill_group(process)
+    if not verdict:
+        raise OSError(f"The sandbox ({isolation.value}) did not work: {_last_line(complaint)}")
+    name, detail, wall, cpu, overhead, output = marshal.loads(verdict[8:])
+    return Report(Outcome[name], detail, wall, cpu, overhead, output.decode("utf-8", "replace"))
+
+
+def run_all(
+    programs: Sequence[Program],
+    limits: Limits | None = None,
+    isolation: Isolation | None = None,
+    *,
+    workers: int | None = None,
+    done: Callable[[int], object] | None = None,
+) -> list[Report]:
+    """All programs, as many at once as there are cores unless told otherwise; `done` hears how many are finished."""
+    isolation = isolation or strongest()
+    with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as pool:
+        running = [pool.submit(run, program, limits, isolation) for program in programs]
+        try:
+            for count, future in enumerate(as_completed(running), start=1):
+                future.result()
+                if done is not None:
+                    done(count)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [future.result() for future in running]
+
+
+def _works(isolation: Isolation) -> bool:
+    try:
+        return run(Program("pass"), Limits(seconds=20), isolation).passed
+    except OSError:
+        return False
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """The process and what it started; a namespace goes with its first process, and both with their parents."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.communicate()
+
+
+def _last_line(complaint: bytes) -> str:
+    lines = complaint.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else "it ended without a word"
