@@ -6,16 +6,17 @@ out as they are, results come back as plain data (numbers, strings, lists, tuple
 equal everything, a rewritten `assert`, or an early exit cannot reach the judge. What is not data stays in the program and the
 tests get a handle to it (`Remote`).
 
-Two ways in, and a filter on system calls in both. *Namespaces*: a file system made of read-only views of Python and the system's
-libraries and of one small folder in memory, no network, no other process to see. *Landlock*, where the host forbids the former:
-the same files can be read, none can be written. The filter (seccomp) is a list of what is allowed; it has no way to start a
-process or a thread, to open a socket, to send a signal or to trace.
+Two ways in, and a filter on system calls in both. *Namespaces*: a file system made of read-only views of Python and of the
+system's libraries and of one small folder in memory, no network, no other process to see. *Landlock*, where the host forbids
+that: the same files can be read, none can be written. The filter (seccomp) is a list of what is allowed; it has no way to start
+a process or a thread, to open a socket, to send a signal or to trace.
 
 Only the standard library, and as little of it as possible: all of it is loaded anew for every program.
 """
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import marshal
 import os
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 LIBRARIES = ("/usr", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/dev/null", "/dev/zero", "/dev/urandom")
-LARGEST_ANSWER = 64 << 20  # bytes of one result
 LONGEST_DETAIL = 500  # characters
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -53,7 +53,7 @@ NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x20000, 0x4000000, 0x8000000, 
 NOSUID, NODEV, BIND, REC, PRIVATE, DETACH = 0x2, 0x4, 0x1000, 0x4000, 0x40000, 0x2
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 MOUNT_SETATTR, LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 442, 444, 445, 446
-SET_PDEATHSIG, SET_DUMPABLE, SET_SECCOMP, SET_NO_NEW_PRIVS = 1, 4, 22, 38
+SET_PDEATHSIG, SET_DUMPABLE, SET_SECCOMP, SET_CHILD_SUBREAPER, SET_NO_NEW_PRIVS = 1, 4, 22, 36, 38
 
 
 def enter_namespaces(readable: list[str], disk: int) -> None:
@@ -121,10 +121,9 @@ def drop_capabilities() -> None:
     call("capset", version_3, bytes(24))
 
 
-def limit(memory: int, seconds: int, disk: int) -> None:
+def limit(memory: int, disk: int) -> None:
     for what, most in (
         (resource.RLIMIT_AS, memory),
-        (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_FSIZE, disk),
         (resource.RLIMIT_NOFILE, 64),
         (resource.RLIMIT_CORE, 0),
@@ -135,7 +134,28 @@ def limit(memory: int, seconds: int, disk: int) -> None:
 
 
 def die_with_parent() -> None:
-    call("prctl", SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if sys.platform == "linux":
+        call("prctl", SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def end_descendants() -> None:
+    """Kill what a program without isolation left running: orphans become children of this process, their subreaper."""
+    while True:
+        for name in os.listdir("/proc"):
+            if name.isdigit() and parent_of(name) == os.getpid():
+                os.kill(int(name), signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def parent_of(process: str) -> int:
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except OSError:  # gone meanwhile
+        return 0
 
 
 # ── what a program may ask of the kernel ────────────────────────────────────────────────────────────────────────────
@@ -215,12 +235,9 @@ def send(pipe: int, content: bytes) -> None:
         frame = frame[os.write(pipe, frame) :]
 
 
-def receive(pipe: int, most: int | None = None) -> bytes:
+def receive(pipe: int) -> bytes:
     """One message; EOFError where the other side has gone."""
-    (length,) = struct.unpack("Q", exactly(pipe, 8))
-    if most is not None and length > most:
-        raise ValueError(f"the answer takes {length} bytes, at most {most} are read")
-    return exactly(pipe, length)
+    return exactly(pipe, struct.unpack("Q", exactly(pipe, 8))[0])
 
 
 def exactly(pipe: int, length: int) -> bytes:
@@ -256,7 +273,8 @@ def serve(requests: int, answers: int) -> NoReturn:
             elif verb == "get":
                 value = getattr(kept[target], rest)
             else:
-                value = setattr(kept[target], *rest)
+                value = None
+                setattr(kept[target], *rest)
             answer = packed(value)
             sys.stdout.flush()
         except BaseException as error:
@@ -268,33 +286,46 @@ def packed(value: Any) -> bytes:
     try:
         if hasattr(value, "__next__"):
             return marshal.dumps(("iterator", plain(list(value)), ""))
-        return marshal.dumps(("data", plain(value), ""))
+        return marshal.dumps(("data", value if is_plain(value) else plain(value), ""))
     except TypeError:
         kept.append(value)
         return marshal.dumps(("handle", len(kept) - 1, ""))
 
 
 def with_objects(value: Any) -> Any:
-    """Handles, which travel as (..., number), replaced by what they stand for."""
+    """Handles, which travel as (..., number) or (..., name of a builtin), replaced by what they stand for."""
     if type(value) is tuple and value[:1] == (...,):
-        return kept[value[1]]
+        return kept[value[1]] if type(value[1]) is int else getattr(builtins, value[1])
     if type(value) in (list, tuple):
         return type(value)(with_objects(item) for item in value)
     return {key: with_objects(item) for key, item in value.items()} if type(value) is dict else value
 
 
+ATOMS = {type(None), bool, int, float, complex, str, bytes}
+
+
+def is_plain(value: Any) -> bool:
+    """Whether it is data through and through; a copy of a large answer may be more than memory holds."""
+    if type(value) is dict:
+        return is_plain(list(value)) and is_plain(list(value.values()))
+    if type(value) in (list, tuple, set, frozenset):
+        return set(map(type, value)) <= ATOMS or all(map(is_plain, value))
+    return type(value) in ATOMS
+
+
 def plain(value: Any) -> Any:
     """The value without anything of the program's own making in it; TypeError where that cannot be."""
-    if value is None or type(value) in (bool, int, float, complex, str, bytes):
+    if type(value) in ATOMS:
         return value
     for kind in (list, tuple, set, frozenset):
         if isinstance(value, kind):
             return kind(plain(item) for item in value)
     if isinstance(value, dict):
         return {plain(key): plain(item) for key, item in value.items()}
-    for kind in (int, float, complex, str, bytes):
-        if isinstance(value, kind):
-            return kind(value)
+    atom: Any
+    for atom in (int, float, complex, str, bytes):
+        if isinstance(value, atom):
+            return atom(value)
     if hasattr(value, "dtype") and getattr(value, "shape", None) == ():  # a number of numpy
         return plain(value.item())
     raise TypeError(f"{type(value).__name__} is not plain data")
@@ -303,7 +334,7 @@ def plain(value: Any) -> Any:
 # ── the judge's side ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Ended(Exception):
+class Ended(Exception):  # noqa: N818
     """The program cannot go on; named as in `sandbox.Outcome`, with a detail."""
 
 
@@ -329,9 +360,16 @@ class Remote:
 
 
 class Judge:
-    def __init__(self, child: int, requests: int, answers: int, output: int, most_output: int) -> None:
-        self.child, self.requests, self.answers, self.output_pipe = child, requests, answers, output
+    """Asks, listens, and keeps the program's clock: it runs only while the program owes an answer."""
+
+    def __init__(self, requests: int, answers: int, output: int, most_output: int, seconds: float) -> None:
+        self.requests, self.answers, self.output_pipe = requests, answers, output
         self.most_output, self.output = most_output, b""
+        self.seconds = self.seconds_left = seconds
+        signal.signal(signal.SIGALRM, self.out_of_time)
+
+    def out_of_time(self, *_: object) -> NoReturn:
+        raise Ended("TIMED_OUT", f"over {self.seconds:g} s")
 
     def ask(self, verb: str, target: Any, rest: Any = None) -> Any:
         """Have the program do something; raises what it raised."""
@@ -340,10 +378,13 @@ class Judge:
                 message = marshal.dumps((verb, target, rest, False))
             except ValueError:  # not all of it is data
                 message = marshal.dumps((verb, target, with_handles(rest), True))
+            signal.setitimer(signal.ITIMER_REAL, self.seconds_left)
             send(self.requests, message)
             while self.answers not in select.select([self.answers, self.output_pipe], [], [])[0]:
                 self.listen()
-            kind, value, text = marshal.loads(receive(self.answers, LARGEST_ANSWER))
+            answer = receive(self.answers)
+            self.seconds_left = signal.setitimer(signal.ITIMER_REAL, 0)[0]
+            kind, value, text = marshal.loads(answer)
         except (EOFError, BrokenPipeError):
             raise Ended("EXITED", "") from None
         if kind == "data":
@@ -367,13 +408,14 @@ class Judge:
         try:
             code = compile(tests, "tests", "exec", dont_inherit=True)
             self.ask("run", source)
-            for name in mentioned(code) - (set(dir(__builtins__)) - {entry_point}):
+            for name in mentioned(code) - (set(dir(builtins)) - {entry_point}):
                 try:
                     module.__dict__[name] = self.ask("name", name)
                 except KeyError:
                     continue  # the tests define it themselves, or will say that it is missing
             exec(code, module.__dict__)
         except Ended as end:
+            signal.setitimer(signal.ITIMER_REAL, 0)
             return end.args
         except MemoryError:
             return "OUT_OF_MEMORY", "MemoryError"
@@ -385,6 +427,8 @@ class Judge:
 def with_handles(value: Any) -> Any:
     if isinstance(value, Remote):
         return (..., value._number)
+    if isinstance(value, type) and value.__module__ == "builtins":
+        return (..., value.__name__)
     if type(value) in (list, tuple):
         return type(value)(with_handles(item) for item in value)
     return {key: with_handles(item) for key, item in value.items()} if type(value) is dict else plain(value)
@@ -392,7 +436,7 @@ def with_handles(value: Any) -> Any:
 
 def raised(name: str, text: str) -> BaseException:
     """The program's exception, of the built-in type of that name so that tests can catch it."""
-    found = getattr(sys.modules["builtins"], name, None)
+    found = getattr(builtins, name, None)
     if isinstance(found, type) and issubclass(found, Exception):
         try:
             return found(text)
@@ -429,10 +473,12 @@ def main() -> None:
         enter_namespaces(readable, settings["disk"])
     elif isolation == "LANDLOCK":
         enter_landlock(readable)
+    limit(settings["memory"], settings["disk"])
     if isolation != "NONE":
         drop_capabilities()
-    limit(settings["memory"], int(seconds) + 2, settings["disk"])
-    call("prctl", SET_DUMPABLE, 0, 0, 0, 0)  # the program, of the same user, can then not read the judge's memory
+        call("prctl", SET_DUMPABLE, 0, 0, 0, 0)  # the program, of the same user, can then not read the judge's memory
+    elif sys.platform == "linux":
+        call("prctl", SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     sys.path += settings["packages"]
     sys.set_int_max_str_digits(0)
 
@@ -449,34 +495,26 @@ def main() -> None:
         os.dup2(answers, 4)
         os.closerange(5, 64)
         sys.set_int_max_str_digits(4300)
+        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 2))
         if isolation != "NONE":
             filter_system_calls(writing=isolation == "NAMESPACES")
         serve(3, 4)
     for pipe in (requests, answers, output):
         os.close(pipe)
-
-    def out_of_time(*_: object) -> NoReturn:
-        raise Ended("TIMED_OUT", f"over {seconds:g} s")
-
-    judge = Judge(child, to_program, from_program, printed, settings["output"])
+    judge = Judge(to_program, from_program, printed, settings["output"], seconds)
     source, tests, entry_point = marshal.loads(receive(0))
-    signal.signal(signal.SIGALRM, out_of_time)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
     begun = time.monotonic()
-    try:
-        outcome, detail = judge.verdict(source, tests, entry_point)
-    except Ended as end:  # the alarm rang between two lines
-        outcome, detail = end.args
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    os.close(to_program)
+    outcome, detail = judge.verdict(source, tests, entry_point)
     if outcome != "EXITED":
         os.kill(child, signal.SIGKILL)
     _, status, usage = os.wait4(child, 0)
     cpu = usage.ru_utime + usage.ru_stime
     if outcome == "EXITED":
         outcome, detail = fate(os.waitstatus_to_exitcode(status), cpu, seconds)
+    if isolation == "NONE" and sys.platform == "linux":
+        end_descendants()
     os.set_blocking(printed, False)
-    try:
+    try:  # noqa: SIM105 (contextlib is not loaded here)
         judge.listen()
     except (BlockingIOError, Ended):
         pass

@@ -27,7 +27,7 @@ from functools import cache
 from pathlib import Path
 
 JAIL = Path(__file__).with_name("jail.py")
-GRACE = 5.0  # seconds beyond its own clock before the whole sandbox is killed from outside
+GRACE = 60.0  # seconds for the tests' own work; after that and the program's all is killed from outside
 
 
 class Outcome(Enum):
@@ -53,6 +53,7 @@ class Limits:
     """What one program may use."""
 
     seconds: float = 10.0
+    """Of the program's own, on the clock and of the processor; its tests' work does not count."""
     memory: int = 1 << 30
     """Bytes of address space."""
     output: int = 1 << 16
@@ -76,10 +77,11 @@ class Report:
     detail: str
     """The last line of an exception, a signal, a limit; empty where there is no more to say."""
     wall_seconds: float
-    cpu_seconds: float
-    """Of the program alone, without its tests; nan where the sandbox had to be killed from outside."""
-    overhead_seconds: float
-    """From the start of the interpreter to the first line of the program."""
+    """From the program's first line to the verdict, its tests included."""
+    cpu_seconds: float | None
+    """Of the program alone; None where the sandbox had to be killed from outside."""
+    overhead_seconds: float | None
+    """From the start of the jail, when Python itself has started, to the program's first line."""
     output: str
 
     @property
@@ -138,10 +140,12 @@ def run(program: Program, limits: Limits | None = None, isolation: Isolation | N
         )
         try:
             verdict, complaint = process.communicate(timeout=limits.seconds + GRACE)
-        except subprocess.TimeoutExpired:
-            return Report(Outcome.TIMED_OUT, "its tests too", time.monotonic() - start, float("nan"), float("nan"), "")
-        finally:
-            _kill_group(process)
+        except BaseException as error:  # the clock, or the user
+            os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the number is still its own
+            process.communicate()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            return Report(Outcome.TIMED_OUT, "its tests did not end", time.monotonic() - start, None, None, "")
     if not verdict:
         raise OSError(f"The sandbox ({isolation.value}) did not work: {_last_line(complaint)}")
     name, detail, wall, cpu, overhead, output = marshal.loads(verdict[8:])
@@ -150,16 +154,19 @@ def run(program: Program, limits: Limits | None = None, isolation: Isolation | N
 
 def run_all(
     programs: Sequence[Program],
-    limits: Limits | None = None,
+    limits: Sequence[Limits],
     isolation: Isolation | None = None,
     *,
     workers: int | None = None,
     done: Callable[[int], object] | None = None,
 ) -> list[Report]:
-    """All programs, as many at once as there are cores unless told otherwise; `done` hears how many are finished."""
+    """All programs, each within its limits, as many at once as there are cores unless told otherwise.
+
+    `done` hears how many are finished.
+    """
     isolation = isolation or strongest()
-    with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as pool:
-        running = [pool.submit(run, program, limits, isolation) for program in programs]
+    with ThreadPoolExecutor(workers or cores()) as pool:
+        running = [pool.submit(run, *job, isolation) for job in zip(programs, limits, strict=True)]
         try:
             for count, future in enumerate(as_completed(running), start=1):
                 future.result()
@@ -171,20 +178,15 @@ def run_all(
     return [future.result() for future in running]
 
 
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _works(isolation: Isolation) -> bool:
     try:
         return run(Program("pass"), Limits(seconds=20), isolation).passed
     except OSError:
         return False
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """The process and what it started; a namespace goes with its first process, and both with their parents."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.communicate()
 
 
 def _last_line(complaint: bytes) -> str:
