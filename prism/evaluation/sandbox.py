@@ -184,7 +184,7 @@ def cores() -> int:
 
 def _works(isolation: Isolation) -> bool:
     try:
-        return run(Program("pass"), Limits(seconds=20), isolation).passed
+        return run(Program("pass"), Limits(seconds=20.0), isolation).passed
     except OSError:
         return False
 
