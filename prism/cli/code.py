@@ -47,6 +47,8 @@ class EvaluateCode(Command):
         tasks, completions = load_tasks(self.tasks), read_completions(self.completions)
         if self.split is not None:
             tasks = MbppSplit[self.split.upper()].of(tasks)
+            if not tasks:
+                raise ValueError(f"--split {self.split}: no task of {self.tasks} is in it; choose another.")
         attempts = sum(map(len, completions.values()))
         with progress(f"programs in {isolation.value}", attempts) as done:
             run = evaluate_code(

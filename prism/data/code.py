@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import ast
 import gzip
+import inspect
 import json
 import re
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -135,8 +137,8 @@ def read_tasks(path: Path) -> list[Task]:
         rows = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in _lines(text)]
     except (ValueError, OSError, EOFError) as error:
         raise ValueError(f"{path}: not a file of tasks, expected JSON or a JSON object a line ({error}).") from error
-    if not rows:
-        raise ValueError(f"{path}: no tasks in it.")
+    if not rows or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{path}: no tasks in it; expected a JSON object for each.")
     return [task_of(row) for row in rows]
 
 
@@ -216,8 +218,8 @@ def _with_plus_tests(task: Task, row: dict[str, Any], inputs: list[Any]) -> Task
 
 def _called(code: str, tests: list[str]) -> str:
     """The function of the code that the tests call."""
-    defined = [node.name for node in ast.parse(code).body if isinstance(node, ast.FunctionDef)]
-    for node in ast.walk(ast.parse("\n".join(test.strip() for test in tests))):
+    defined = [node.name for node in parsed(code).body if isinstance(node, ast.FunctionDef)]
+    for node in ast.walk(parsed("\n".join(test.strip() for test in tests))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in defined:
             return node.func.id
     raise ValueError(f"The tests call none of the functions {', '.join(defined)}; first test: {tests[0]}")
@@ -225,16 +227,25 @@ def _called(code: str, tests: list[str]) -> str:
 
 def _without_examples(prompt: str, entry_point: str) -> str:
     """The docstring without doctests, lines that call the function, and the headings left without examples."""
-    functions = [node for node in ast.parse(prompt).body if isinstance(node, ast.FunctionDef)]
-    docstring = next(ast.get_docstring(node) or "" for node in functions if node.name == entry_point)
+    functions = {node.name: node for node in parsed(prompt).body if isinstance(node, ast.FunctionDef)}
+    strings = [node.value for node in ast.walk(functions[entry_point]) if isinstance(node, ast.Constant)]
+    docstring = inspect.cleandoc(next(text for text in strings if isinstance(text, str)))  # once it follows an import
     kept: list[str] = []
     in_doctest = False
     for line in docstring.splitlines():
         in_doctest = line.lstrip().startswith(">>>") or (in_doctest and bool(line.strip()))
         heading = re.fullmatch(r"\s*(\[input/output\] samples|(for )?examples?( \d+)?)\s*:?\s*", line, re.I)
-        if not in_doctest and not heading and f"{entry_point}(" not in line:
+        call = f"{entry_point}(" in line or line.lstrip().startswith("assert ")  # one of them misspells the name
+        if not in_doctest and not heading and not call:
             kept.append(line.rstrip())
     return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip()
+
+
+def parsed(source: str) -> ast.Module:
+    """The source's tree, without warnings about its style ("\\d" in a string that is not raw)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(source)
 
 
 def _lines(text: str) -> list[str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
+import warnings
 
-from prism.data.code import Task
+from prism.data.code import Task, parsed
 
 STOPS = ("<|endoftext|>", "<|eot_id|>", "<|im_end|>", "<|end_of_text|>", "</s>", "[DONE]", "[END]")
 FENCE = re.compile(r"^[ \t]*(?:```|~~~)[ \t]*(\w*)[^\n]*\n(.*?)(?:^[ \t]*(?:```|~~~)|\Z)", re.S | re.M)
-CODE_BEGINS = re.compile(r"^(?:import |from \w[\w.]* import |(?:async )?def |class |@\w)", re.M)
+CODE_BEGINS = re.compile(r"^(?:import |from \w[\w.]* import |(?:async )?def |class |@\w|\w+ *=[^=])", re.M)
 
 
 def extract(text: str, task: Task) -> str:
@@ -20,7 +21,7 @@ def extract(text: str, task: Task) -> str:
     2. Of fenced blocks, marked python or not at all, the first that defines the function is taken, or else the first; an
        unclosed fence runs to the end. A block that does not define it continues the prompt, like unfenced text.
     3. Unfenced text that defines the function begins at its first line of code; prose before it goes.
-    4. Text that does not define the function continues the prompt: as it is, or where that does not parse, with the first
+    4. Text that does not define the function continues the prompt: as it is, or where that gives no function, with the first
        line or all lines indented (models drop the indentation the prompt ends with).
     5. Lines after the function, from a line at the left margin on, are cut where only so the program parses: trailing prose,
        a second answer that breaks off. A mistake inside the function stays and is a syntax error.
@@ -43,13 +44,17 @@ def extract(text: str, task: Task) -> str:
         if "from __future__" not in whole:  # which must stay the first statement
             whole = task.given + whole
     else:
-        whole = next(filter(parses, _continuations(task, text)), task.prompt + text)
+        ways = _continuations(task, text)
+        ways += [_without_tail(way, task.entry_point) for way in ways]
+        whole = next((way for way in ways if _complete(way, task.entry_point)), task.prompt + text)
     return _without_trials(_without_tail(whole, task.entry_point), task.entry_point)
 
 
 def parses(program: str) -> bool:
     try:
-        compile(program, "program", "exec", dont_inherit=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(program, "program", "exec", dont_inherit=True)
     except (
         SyntaxError,
         ValueError,
@@ -71,7 +76,7 @@ def undefined_names(program: str) -> list[str]:
         ) from error
     if not parses(program):
         return []
-    messages = Checker(ast.parse(program)).messages
+    messages = Checker(parsed(program)).messages
     return sorted({str(message.message_args[0]) for message in messages if isinstance(message, UndefinedName)})
 
 
@@ -79,40 +84,33 @@ def _continuations(task: Task, text: str) -> list[str]:
     lines = text.strip("\n").split("\n")
     first_indented = "\n".join(["    " + lines[0], *lines[1:]])
     all_indented = "\n".join("    " + line for line in lines)
-    heads = (text, "\n" + text, first_indented, all_indented)
-    return [task.prompt + head for head in heads if _ends_in(task.prompt + head, task.entry_point)]
-
-
-def _ends_in(program: str, entry_point: str) -> bool:
-    """Whether the parsed program's function has a body beyond its docstring; a continuation at the margin leaves it empty."""
-    try:
-        body = ast.parse(_without_tail(program, entry_point)).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return True  # `parses` will say so
-    functions = [node for node in body if isinstance(node, ast.FunctionDef) and node.name == entry_point]
-    return any(len(node.body) > 1 or ast.get_docstring(node) is None for node in functions)
+    return [task.prompt + body for body in (text, "\n" + text, first_indented, all_indented)]
 
 
 def _without_tail(program: str, entry_point: str) -> str:
-    """The longest beginning that parses, cut only at lines that begin at the left margin after the function's first line."""
-    if parses(program):
-        return program
+    """The longest beginning that is complete, cut only at lines that begin at the left margin; all of it if there is none."""
     lines = program.split("\n")
-    starts = [
-        number for number, line in enumerate(lines) if re.match(rf"(async )?def {re.escape(entry_point)}\b", line)
-    ]
-    if not starts:
-        return program
-    for end in range(len(lines) - 1, starts[0], -1):
-        if lines[end][:1].strip() and parses("\n".join(lines[:end])):
-            return "\n".join(lines[:end]) + "\n"
+    for end in range(len(lines), 0, -1):
+        at_margin = end == len(lines) or lines[end][:1].strip()
+        if at_margin and _complete(beginning := "\n".join(lines[:end]), entry_point):
+            return beginning
     return program
+
+
+def _complete(program: str, entry_point: str) -> bool:
+    """Whether it parses and its function, if it defines one, does more than explain itself."""
+    if not parses(program):
+        return False
+    functions = [node for node in parsed(program).body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    bodies = [(node.body, ast.get_docstring(node)) for node in functions if node.name == entry_point]
+    named = re.search(rf"^{re.escape(entry_point)}\s*[:=]", program, re.M)
+    return any(len(body) > 1 or docstring is None for body, docstring in bodies) or named is not None
 
 
 def _without_trials(program: str, entry_point: str) -> str:
     if not parses(program):
         return program
-    tree = ast.parse(program)
+    tree = parsed(program)
     kept = [statement for statement in tree.body if not _is_trial(statement, entry_point)]
     if len(kept) == len(tree.body):
         return program
