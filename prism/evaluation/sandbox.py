@@ -13,7 +13,6 @@ from __future__ import annotations
 import marshal
 import os
 import signal
-import struct
 import subprocess
 import sys
 import sysconfig
@@ -25,8 +24,10 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
+from types import CodeType
 
 JAIL = Path(__file__).with_name("jail.py")
+START = "import marshal, os; exec(marshal.loads(os.read(0, int.from_bytes(os.read(0, 8), 'little'))))"
 GRACE = 60.0  # seconds for the tests' own work; after that and the program's all is killed from outside
 
 
@@ -123,14 +124,14 @@ def run(program: Program, limits: Limits | None = None, isolation: Isolation | N
         "disk": limits.disk,
     }
     with tempfile.TemporaryFile() as job:  # no pipe to fill, no name to find
-        for message in (settings, (program.source, program.tests, program.entry_point)):
+        for message in (_jail(), settings, (program.source, program.tests, program.entry_point)):
             content = marshal.dumps(message)
-            job.write(struct.pack("Q", len(content)) + content)
+            job.write(len(content).to_bytes(8, "little") + content)
         job.seek(0)
         start = time.monotonic()
         # -P -s with an empty environment is -I, and leaves us the hash seed: sets come in the same order every time.
         process = subprocess.Popen(
-            [sys.executable, "-P", "-s", "-S", "-B", "-X", "utf8", str(JAIL)],
+            [sys.executable, "-P", "-s", "-S", "-B", "-X", "utf8", "-c", START],
             stdin=job,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -148,7 +149,9 @@ def run(program: Program, limits: Limits | None = None, isolation: Isolation | N
             return Report(Outcome.TIMED_OUT, "its tests did not end", time.monotonic() - start, None, None, "")
     if not verdict:
         raise OSError(f"The sandbox ({isolation.value}) did not work: {_last_line(complaint)}")
-    name, detail, wall, cpu, overhead, output = marshal.loads(verdict[8:])
+    if verdict == b"ready":  # a program that manages to bring down its judge must not bring down the evaluation
+        return Report(Outcome.KILLED, "its judge too", time.monotonic() - start, None, None, "")
+    name, detail, wall, cpu, overhead, output = marshal.loads(verdict[len("ready") :])
     return Report(Outcome[name], detail, wall, cpu, overhead, output.decode("utf-8", "replace"))
 
 
@@ -180,6 +183,11 @@ def run_all(
 
 def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@cache
+def _jail() -> CodeType:
+    return compile(JAIL.read_text(encoding="utf-8"), str(JAIL), "exec", dont_inherit=True)  # once, not for each program
 
 
 def _works(isolation: Isolation) -> bool:

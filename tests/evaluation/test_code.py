@@ -87,9 +87,10 @@ def test_changed_solutions_fail(name: str) -> None:
 
 
 @there
-@pytest.mark.parametrize("name", ["HumanEvalPlus.jsonl.gz", "MbppPlus.jsonl.gz"])
-def test_a_few_of_the_plus_tasks(name: str) -> None:
-    tasks = [task for task in read_tasks(SHARED / name) if len(task.tests) < 20_000][7::20]
+@pytest.mark.parametrize(("name", "first"), [("HumanEvalPlus.jsonl.gz", 7), ("MbppPlus.jsonl.gz", 3)])
+def test_a_few_of_the_plus_tasks(name: str, first: int) -> None:
+    """Every twentieth of those with small inputs, from where none of them is slow."""
+    tasks = [task for task in read_tasks(SHARED / name) if len(task.tests) < 20_000][first::20]
     assert failures(solved(tasks)) == {}
     assert all(not report.passed for report in solved([mutated(task) for task in tasks[::4]]).values())
 

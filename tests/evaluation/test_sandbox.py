@@ -428,6 +428,11 @@ def test_the_tests_are_nowhere_to_be_read(isolation: Isolation) -> None:
     assert report.passed, report.detail
 
 
+def test_a_judge_that_dies_is_a_failure_and_no_error(isolation: Isolation) -> None:
+    report = attack("", isolation, tests="import os\nos._exit(0)")
+    assert (report.outcome, report.detail) == (Outcome.KILLED, "its judge too")
+
+
 # ── no isolation ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
