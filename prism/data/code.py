@@ -27,7 +27,7 @@ class Task:
     prompt: str
     """As published: for HumanEval code to be continued, for MBPP a sentence and the tests it will be held to."""
     statement: str
-    """What the function shall do, in words: no signature, no examples."""
+    """What the function shall do, in words: no signature, no doctests (examples told in prose stay)."""
     entry_point: str
     """The function's name."""
     tests: str

@@ -93,6 +93,7 @@ def evaluate_code(
         )
     clock, isolation = Stopwatch(), isolation or strongest()
     tried = [(task, extract(text, task)) for task in tasks for text in completions[task.id]]
+    undefined = [undefined_names(program) for _, program in tried]  # first, lest pyflakes be missed when all has run
     reports = run_all(
         [Program(program, task.tests, task.entry_point) for task, program in tried],
         [Limits(seconds=seconds or task.seconds, memory=task.memory) for task, _ in tried],
@@ -101,9 +102,8 @@ def evaluate_code(
         done=done,
     )
     attempts: dict[str, list[Attempt]] = {task.id: [] for task in tasks}
-    for (task, program), report in zip(tried, reports, strict=True):
-        attempt = Attempt(task.id, program, parses(program), undefined_names(program), report)
-        attempts[task.id].append(attempt)
+    for (task, program), names, report in zip(tried, undefined, reports, strict=True):
+        attempts[task.id].append(Attempt(task.id, program, parses(program), names, report))
     return CodeRun(attempts, isolation, clock.seconds)
 
 

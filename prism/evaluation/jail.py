@@ -70,13 +70,14 @@ def enter_namespaces(readable: list[str], disk: int) -> None:
         os._exit(os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) & 0xFF)
     die_with_parent()
 
+    real = {path: os.path.realpath(path) for path in readable}  # once inside, links on the way would lead nowhere
     call("mount", None, b"/", None, REC | PRIVATE, None)
     call("mount", b"tmpfs", b"/tmp", b"tmpfs", NOSUID | NODEV, b"size=1m,mode=755")
     os.mkdir("/tmp/old")
     call("syscall", PIVOT_ROOT[os.uname().machine], b"/tmp", b"/tmp/old")
     os.chdir("/")
     for path in readable:
-        show(path)
+        show(f"/old{real[path]}", path)
     os.mkdir("/tmp")
     call("umount2", b"/old", DETACH)
     os.rmdir("/old")
@@ -86,18 +87,12 @@ def enter_namespaces(readable: list[str], disk: int) -> None:
     os.chdir("/tmp")
 
 
-def show(path: str) -> None:
-    """The same file or folder at the same place in the new root, links as links."""
-    outside = f"/old{path}"
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    if os.path.islink(outside):
-        os.symlink(os.readlink(outside), path)
-        return
-    if os.path.isdir(outside):
-        os.makedirs(path, exist_ok=True)
-    else:
-        open(path, "w").close()
-    call("mount", outside.encode(), path.encode(), None, BIND | REC, None)
+def show(outside: str, inside: str) -> None:
+    """A file or folder of the old root at a place in the new one."""
+    os.makedirs(inside if os.path.isdir(outside) else os.path.dirname(inside), exist_ok=True)
+    if not os.path.isdir(outside):
+        open(inside, "w").close()
+    call("mount", outside.encode(), inside.encode(), None, BIND | REC, None)
 
 
 def enter_landlock(readable: list[str]) -> None:
@@ -121,16 +116,10 @@ def drop_capabilities() -> None:
     call("capset", version_3, bytes(24))
 
 
-def limit(memory: int, disk: int) -> None:
-    for what, most in (
-        (resource.RLIMIT_AS, memory),
-        (resource.RLIMIT_FSIZE, disk),
-        (resource.RLIMIT_NOFILE, 64),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        hard = resource.getrlimit(what)[1]
-        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(what, (most, most))
+def limit(what: int, most: int) -> None:
+    hard = resource.getrlimit(what)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(what, (most, most))
 
 
 def die_with_parent() -> None:
@@ -160,7 +149,7 @@ def parent_of(process: str) -> int:
 
 # ── what a program may ask of the kernel ────────────────────────────────────────────────────────────────────────────
 
-# Names and their numbers on x86_64 and aarch64, None where there is no such call. `Remote` work needs none beyond these.
+# Names and their numbers on x86_64 and aarch64, None where there is no such call.
 COMPUTE: dict[str, tuple[int | None, int | None]] = {
     "read": (0, 63), "write": (1, 64), "close": (3, 57), "stat": (4, None), "fstat": (5, 80), "lstat": (6, None),
     "poll": (7, None), "lseek": (8, 62), "mmap": (9, 222), "mprotect": (10, 226), "munmap": (11, 215), "brk": (12, 214),
@@ -276,9 +265,9 @@ def serve(requests: int, answers: int) -> NoReturn:
                 value = None
                 setattr(kept[target], *rest)
             answer = packed(value)
-            sys.stdout.flush()
         except BaseException as error:
             answer = marshal.dumps(("raised", type(error).__name__, str(error)[:LONGEST_DETAIL]))
+        print(end="", flush=True)
         send(answers, answer)
 
 
@@ -334,8 +323,8 @@ def plain(value: Any) -> Any:
 # ── the judge's side ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Ended(Exception):  # noqa: N818
-    """The program cannot go on; named as in `sandbox.Outcome`, with a detail."""
+class Ended(BaseException):
+    """The program cannot go on. No Exception, which tests may catch."""
 
 
 class Remote:
@@ -362,17 +351,21 @@ class Remote:
 class Judge:
     """Asks, listens, and keeps the program's clock: it runs only while the program owes an answer."""
 
-    def __init__(self, requests: int, answers: int, output: int, most_output: int, seconds: float) -> None:
-        self.requests, self.answers, self.output_pipe = requests, answers, output
+    def __init__(self, requests: int, answers: int, printed: int, most_output: int, seconds: float) -> None:
+        self.requests, self.answers, self.printed = requests, answers, [printed]
         self.most_output, self.output = most_output, b""
         self.seconds = self.seconds_left = seconds
-        signal.signal(signal.SIGALRM, self.out_of_time)
+        self.end: tuple[str, str] | None = None  # an outcome as in `sandbox.Outcome`, and its detail
+        signal.signal(signal.SIGALRM, lambda *_: self.stop("TIMED_OUT", f"over {self.seconds:g} s"))
 
-    def out_of_time(self, *_: object) -> NoReturn:
-        raise Ended("TIMED_OUT", f"over {self.seconds:g} s")
+    def stop(self, outcome: str, detail: str) -> NoReturn:
+        self.end = (outcome, detail)
+        raise Ended
 
     def ask(self, verb: str, target: Any, rest: Any = None) -> Any:
         """Have the program do something; raises what it raised."""
+        if self.end is not None:
+            raise Ended
         try:
             try:
                 message = marshal.dumps((verb, target, rest, False))
@@ -380,13 +373,13 @@ class Judge:
                 message = marshal.dumps((verb, target, with_handles(rest), True))
             signal.setitimer(signal.ITIMER_REAL, self.seconds_left)
             send(self.requests, message)
-            while self.answers not in select.select([self.answers, self.output_pipe], [], [])[0]:
+            while self.answers not in select.select([self.answers, *self.printed], [], [])[0]:
                 self.listen()
             answer = receive(self.answers)
-            self.seconds_left = signal.setitimer(signal.ITIMER_REAL, 0)[0]
+            self.seconds_left = max(signal.setitimer(signal.ITIMER_REAL, 0)[0], 1e-3)  # 0 would stop the clock for good
             kind, value, text = marshal.loads(answer)
         except (EOFError, BrokenPipeError):
-            raise Ended("EXITED", "") from None
+            self.stop("EXITED", "")
         if kind == "data":
             return value
         if kind == "iterator":
@@ -397,10 +390,12 @@ class Judge:
 
     def listen(self) -> None:
         """Take what the program has printed."""
-        said = os.read(self.output_pipe, 1 << 16)
+        said = os.read(self.printed[0], 1 << 16)
         self.output += said
+        if not said:
+            self.printed = []
         if len(self.output) > self.most_output:
-            raise Ended("TOO_MUCH_OUTPUT", f"over {self.most_output} bytes")
+            self.stop("TOO_MUCH_OUTPUT", f"over {self.most_output} bytes")
 
     def verdict(self, source: str, tests: str, entry_point: str) -> tuple[str, str]:
         """An outcome and its detail."""
@@ -414,14 +409,12 @@ class Judge:
                 except KeyError:
                     continue  # the tests define it themselves, or will say that it is missing
             exec(code, module.__dict__)
-        except Ended as end:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            return end.args
         except MemoryError:
-            return "OUT_OF_MEMORY", "MemoryError"
+            return self.end or ("OUT_OF_MEMORY", "MemoryError")
         except BaseException as error:
-            return "FAILED", f"{type(error).__name__}: {str(error) or failing_line(error, tests)}"[:LONGEST_DETAIL]
-        return "PASSED", ""
+            text = f"{type(error).__name__}: {str(error) or failing_line(error, tests)}"[:LONGEST_DETAIL]
+            return self.end or ("FAILED", text)
+        return self.end or ("PASSED", "")
 
 
 def with_handles(value: Any) -> Any:
@@ -473,7 +466,10 @@ def main() -> None:
         enter_namespaces(readable, settings["disk"])
     elif isolation == "LANDLOCK":
         enter_landlock(readable)
-    limit(settings["memory"], settings["disk"])
+    limit(resource.RLIMIT_AS, settings["memory"])
+    limit(resource.RLIMIT_FSIZE, settings["disk"])
+    limit(resource.RLIMIT_NOFILE, 64)
+    limit(resource.RLIMIT_CORE, 0)
     if isolation != "NONE":
         drop_capabilities()
         call("prctl", SET_DUMPABLE, 0, 0, 0, 0)  # the program, of the same user, can then not read the judge's memory
@@ -495,7 +491,7 @@ def main() -> None:
         os.dup2(answers, 4)
         os.closerange(5, 64)
         sys.set_int_max_str_digits(4300)
-        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 2))
+        limit(resource.RLIMIT_CPU, int(seconds) + 1)
         if isolation != "NONE":
             filter_system_calls(writing=isolation == "NAMESPACES")
         serve(3, 4)
@@ -506,19 +502,18 @@ def main() -> None:
     source, tests, entry_point = marshal.loads(receive(0))
     begun = time.monotonic()
     outcome, detail = judge.verdict(source, tests, entry_point)
-    if outcome != "EXITED":
-        os.kill(child, signal.SIGKILL)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    if outcome == "EXITED":  # or it has closed the pipe and lives on
+        select.select([], [], [], 0.1)
+    os.kill(child, signal.SIGKILL)
     _, status, usage = os.wait4(child, 0)
     cpu = usage.ru_utime + usage.ru_stime
     if outcome == "EXITED":
         outcome, detail = fate(os.waitstatus_to_exitcode(status), cpu, seconds)
     if isolation == "NONE" and sys.platform == "linux":
         end_descendants()
-    os.set_blocking(printed, False)
-    try:  # noqa: SIM105 (contextlib is not loaded here)
-        judge.listen()
-    except (BlockingIOError, Ended):
-        pass
+    if judge.printed and select.select([printed], [], [], 0)[0]:
+        judge.output += os.read(printed, 1 << 16)
     wall, overhead = time.monotonic() - begun, begun - start
     os.write(1, marshal.dumps((outcome, detail, wall, cpu, overhead, judge.output[: settings["output"]])))
 

@@ -369,6 +369,24 @@ def test_leaving_early_is_not_passing(isolation: Isolation, end: str, late: bool
     assert not report.passed
 
 
+def test_closing_the_pipes_is_not_passing(isolation: Isolation) -> None:
+    began = time.monotonic()
+    for pipes in ("3", "4", "3, 4", "1, 2, 3, 4"):
+        report = attack(f"import os, time\nfor n in [{pipes}]: os.close(n)\ntime.sleep(99)", isolation, HASTY, "f()")
+        assert report.outcome in (Outcome.TIMED_OUT, Outcome.KILLED)
+    assert time.monotonic() - began < 20
+
+
+def test_tests_that_catch_everything_cannot_go_on(isolation: Isolation) -> None:
+    tests = "for _ in range(3):\n    try: f()\n    except BaseException: pass"
+    assert attack("def f():\n    while True: pass", isolation, HASTY, tests).outcome is Outcome.TIMED_OUT
+    assert attack("import os\ndef f(): os._exit(0)", isolation, HASTY, tests).outcome is Outcome.EXITED
+
+
+def test_what_was_printed_before_a_failure_is_kept(isolation: Isolation) -> None:
+    assert attack("print('so far')\nraise ValueError", isolation).output == "so far\n"
+
+
 def test_forged_verdicts(isolation: Isolation) -> None:
     """The true message, written to every file the program has, the pipe for its answers among them."""
     source = """
