@@ -9,6 +9,7 @@ from typing import Any
 import jsonargparse
 
 from prism.cli.cite import Cite
+from prism.cli.code import EvaluateCode
 from prism.cli.command import Command
 from prism.cli.demo import Demo
 from prism.cli.reproduce import ReproduceSudoku
@@ -22,7 +23,7 @@ COMMANDS: dict[str, type[Command] | dict[str, type[Command]]] = {
     "finetune": Finetune,
     "sample": Sample,
     "score": Score,
-    "evaluate": {"sudoku": EvaluateSudoku},
+    "evaluate": {"sudoku": EvaluateSudoku, "code": EvaluateCode},
     "compare": {"sudoku": CompareSudoku},
     "reproduce": {"sudoku": ReproduceSudoku},
     "cite": Cite,

@@ -1,0 +1,68 @@
+"""prism evaluate code, from files to a result file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from prism.cli import main
+from prism.evaluation.sandbox import available
+
+TASK = {
+    "task_id": 11,
+    "text": "Write a function to double.",
+    "code": "def double(x):\n    return 2 * x",
+    "test_setup_code": "",
+    "test_list": ["assert double(2) == 4"],
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(TASK) + "\n" + json.dumps({**TASK, "task_id": 600}))
+    rows = [{"task_id": f"Mbpp/{n}", "completion": text} for n in (11, 600) for text in (TASK["code"], "def double(x:")]
+    (tmp_path / "both.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "one.jsonl").write_text(json.dumps(rows[0]))
+    (tmp_path / "text.jsonl").write_text("hello")
+    return tmp_path
+
+
+@pytest.mark.skipif(not available(), reason="this machine can isolate no programs")
+def test_evaluate_code(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = folder / "out.json"
+    words = ["evaluate", "code", "--tasks", str(folder / "tasks.jsonl"), "--json", str(out)]
+    assert main([*words, "--completions", str(folder / "both.jsonl")]) == 0
+    assert "50.0 % pass@1 on 2 tasks" in capsys.readouterr().out.replace("\n", " ")
+    found = json.loads(out.read_text())
+    assert (found["pass@1"], found["syntax_errors"], found["attempts"]) == (0.5, 2, 4)
+    assert found["programs"]["Mbpp/11"][0]["report"]["outcome"] == "PASSED"
+    assert found["record"]["command"] == "evaluate code"
+
+    assert main([*words, "--completions", str(folder / "one.jsonl"), "--split", "test", "--workers", "1"]) == 0
+    assert json.loads(out.read_text())["pass@1"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("--tasks {f}/tasks.jsonl", "completions"),
+        ("--completions {f}/both.jsonl", "tasks"),
+        ("--tasks {f}/tasks.jsonl --completions {f}/none.jsonl", "no such file"),
+        ("--tasks {f}/tasks.jsonl --completions {f}/text.jsonl", "line 1"),
+        ("--tasks {f}/text.jsonl --completions {f}/both.jsonl", "not a file of tasks"),
+        ("--tasks humanevil --completions {f}/both.jsonl", "neither a file nor one of humaneval"),
+        ("--tasks {f}/tasks.jsonl --completions {f}/one.jsonl", "1 of 2 tasks have no completion"),
+        ("--tasks {f}/tasks.jsonl --completions {f}/both.jsonl --split tset", "choose from prompt, test"),
+        ("--tasks {f}/tasks.jsonl --completions {f}/both.jsonl --split train", "no task"),
+        ("--tasks {f}/tasks.jsonl --completions {f}/both.jsonl --seconds 0", "--seconds 0"),
+        ("--tasks {f}/tasks.jsonl --completions {f}/both.jsonl --workers -1", "--workers -1"),
+    ],
+)
+@pytest.mark.skipif(not available(), reason="this machine can isolate no programs, which is said first")
+def test_bad_words(folder: Path, words: str, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "code", *words.format(f=folder).split()]) == 2
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert said.count("\n") == 1

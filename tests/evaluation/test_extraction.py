@@ -1,0 +1,106 @@
+"""What models write around their code, and what of it is run."""
+
+from __future__ import annotations
+
+import pytest
+
+from prism.data.code import Task
+from prism.evaluation.extraction import extract, parses, undefined_names
+
+HEAD = "from typing import List\n\n\ndef helper(x):\n    return x\n\n\n"
+PROMPT = f'{HEAD}def add(a: int, b: int) -> int:\n    """ Add. """\n'
+CONTINUED = Task("HumanEval/0", PROMPT, "Add.", "add", "", "", given=HEAD)
+ASKED = Task("Mbpp/1", "Write a function to add.\n", "Write a function to add.", "add", "", "")
+ADD = "def add(a, b):\n    return a + b\n"
+LOOP = "    total = a\n    for _ in range(b):\n        total += 1\n    return total\n"
+
+RIGHT = {
+    "the body, indented": "    return a + b\n",
+    "the body, its first line's indentation lost": "return a + b",
+    "a long body, its first line's indentation lost": LOOP.lstrip(),
+    "the body, all its indentation lost": "c = a + b\nreturn c",
+    "the body and another function": "    return second(a, b)\n\ndef second(a, b):\n    return a + b\n",
+    "the signature repeated": ADD,
+    "the whole prompt repeated": PROMPT + "    return a + b\n",
+    "a fence with a language": f"```python\n{ADD}```",
+    "a fence without": f"```\n{ADD}```",
+    "a fence of tildes": f"~~~py\n{ADD}~~~",
+    "a capital language": f"```Python\n{ADD}```",
+    "the body in a fence": "```python\n    return a + b\n```",
+    "prose around a fence": f"Sure! Here it is:\n\n```python\n{ADD}```\n\nIt adds. Don't forget to call it.",
+    "an indented fence": "1. First:\n   ```python\n   def add(a, b):\n       return a + b\n   ```",
+    "an unclosed fence": f"Here:\n```python\n{ADD}",
+    "an unclosed fence with a stop string": f"```python\n{ADD}<|im_end|>\nuser\nThanks!",
+    "blocks in other languages first": f"```bash\npip install add\n```\n```python\n{ADD}```",
+    "a use before the function": f"```python\nprint(1 + 1)\n```\nand\n```python\n{ADD}```",
+    "a use after the function": f"```python\n{ADD}```\nUse it:\n```python\nassert add(1, 2) == 4\n```",
+    "a second, wrong version": f"```python\n{ADD}```\nor\n```python\ndef add(a, b): return a\n```",
+    "prose before unfenced code": f"The function adds.\n\n{ADD}",
+    "prose after unfenced code": f"{ADD}\nThis function isn't complicated: it adds.",
+    "imports before": f"import math\nfrom os import path\n\n{ADD}",
+    "if __name__": f"{ADD}\nif __name__ == '__main__':\n    assert add(1, 1) == 3\n",
+    "asserts, prints and loops": f"{ADD}assert add(1, 1) == 3\nprint(add(1))\nfor x in range(3):\n    add(x)\ny = add(1)\n",
+    "a doctest run": f"{ADD}\nimport doctest\nif __name__ == '__main__': doctest.testmod()",
+    "a second function that breaks off": f"{ADD}\ndef test_add():\n    assert add(1, 2",
+    "a string that is never closed": f'{ADD}\nexample = """add(1, 2)\n',
+    "a stop string": f"{ADD}<|endoftext|>def add(a, b): return 0",
+    "MBPP's end": f"[BEGIN]\n{ADD}[DONE]\nYou are an expert",
+    "a constant used by it": f"ZERO = 0\n{ADD}".replace("a + b", "a + b + ZERO"),
+    "a lambda": "add = lambda a, b: a + b",
+    "a class beside it": "class Sum:\n    def of(self, a, b): return a + b\n\ndef add(a, b):\n    return Sum().of(a, b)\n",
+    "a decorator": "import functools\n\n@functools.cache\ndef add(a, b):\n    return a + b\n",
+    "carriage returns": ADD.replace("\n", "\r\n"),
+    "a future import": f"from __future__ import annotations\n{ADD}",
+    "a setting at the top": f"import sys\nsys.setrecursionlimit(10_000)\n{ADD}",
+}  # fmt: skip
+
+
+def runs(program: str) -> bool:
+    scope: dict[str, object] = {"__name__": "program"}
+    exec(program, scope)
+    return scope["add"](2, 3) == 5  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("text", RIGHT.values(), ids=RIGHT)
+def test_the_function_is_found(text: str) -> None:
+    program = extract(text, CONTINUED)
+    assert parses(program), program
+    assert runs(program), program
+    if "def add" in text or "lambda" in text:
+        assert runs(extract(text, ASKED))
+
+
+WRONG = {
+    "a mistake inside": "def add(a, b):\n    c = = a\n    return a + b\n",
+    "a mistake inside and more after": "def add(a, b):\n    return (a + b\n\ndef other():\n    return 1\n",
+    "broken off": "def add(a, b):\n    return (a +",
+    "tokens missing": "add(a, b:\n    return a + b",
+    "indentation gone": "def add(a, b):\nreturn a + b\n",
+    "a null byte": "def add(a, b):\n    return a + b\0\n",
+    "nested too deep": "def add(a, b):\n    return " + "(" * 500 + ")" * 500,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)
+def test_mistakes_are_not_repaired(text: str) -> None:
+    for task in (CONTINUED, ASKED):
+        assert not parses(extract(text, task))
+
+
+@pytest.mark.parametrize("text", ["", "I cannot do that.", "```python\n```", "```", "pass", "print('add')"])
+def test_no_function_at_all(text: str) -> None:
+    """Nothing is made up: the program does not parse, or has no function that adds."""
+    for task in (CONTINUED, ASKED):
+        program = extract(text, task)
+        assert not parses(program) or "return a + b" not in program
+
+
+def test_what_the_prompt_gave_comes_first() -> None:
+    assert extract(ADD, CONTINUED) == HEAD + ADD
+    assert extract(ADD, ASKED) == ADD
+
+
+def test_undefined_names() -> None:
+    assert undefined_names("def f(x):\n    return maths.sqrt(x) + y\n") == ["maths", "y"]
+    assert undefined_names("import math\ndef f(x):\n    return math.sqrt(x)\n") == []
+    assert undefined_names("def f(:") == []
