@@ -24,6 +24,7 @@ STRANGERS = {"models", "sampling"}  # side by side, and neither knows the other
 EXTRAS = (
     "matplotlib",
     "datasets",
+    "zstandard",
     "mauve",
     "fastapi",
     "uvicorn",
