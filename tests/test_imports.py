@@ -24,7 +24,7 @@ STRANGERS = {"models", "sampling"}  # side by side, and neither knows the other
 EXTRAS = (
     "matplotlib",
     "datasets",
-    "zstandard",
+    "backports.zstd",
     "mauve",
     "fastapi",
     "uvicorn",

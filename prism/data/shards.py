@@ -26,6 +26,8 @@ FORMAT, VERSION = "prism-tokens", 1
 MANIFEST, PROGRESS, SEEN = "manifest.json", "progress.json", ".seen"
 SPLITS = ("train", "validation")
 
+Ids = UInt[np.ndarray, " _"]
+
 
 class CorpusError(ValueError):
     """A folder of tokens that cannot be read or gone on with: what, why, and how to mend it."""
@@ -81,7 +83,7 @@ class Split:
 class Stream:
     """The tokens of several files as if they were one."""
 
-    files: tuple[UInt[np.ndarray, " n"], ...]
+    files: tuple[Ids, ...]
     """Memory maps, equally long but for the last."""
 
     def __len__(self) -> int:
@@ -179,10 +181,9 @@ class CorpusWriter:
             self._restore(Folder(folder, CorpusError).json(PROGRESS))
         elif any(not path.name.startswith(".") for path in folder.iterdir()):
             raise CorpusError(f"{folder} is not empty and holds no {PROGRESS}; choose another folder.")
-        self._seen = self._at(SEEN, 8 * self.kept)
-        self._open = {
-            name: self._at(self._hidden(name), self._bytes(split.open)) for name, split in self.splits.items()
-        }
+        self._cut(SEEN, 8 * self.kept)
+        for name, split in self.splits.items():
+            self._cut(self._hidden(name), self._bytes(split.open))
 
     @property
     def kept(self) -> int:
@@ -201,15 +202,15 @@ class CorpusWriter:
         """The hashes of all documents kept so far."""
         return np.fromfile(self.folder / SEEN, "<u8")
 
-    def append(self, split: str, documents: Iterable[tuple[int, UInt[np.ndarray, " n"]]]) -> None:
+    def append(self, split: str, documents: Iterable[tuple[int, Ids]]) -> None:
         """Documents of one side: hash and tokens of each."""
         hashes, tokens = zip(*documents, strict=True)
-        self._seen.write(np.array(hashes, "<u8").tobytes())
+        self._extend(SEEN, np.array(hashes, "<u8"))
         self.splits[split].documents += len(hashes)
         rest = np.concatenate(tokens).astype(self.recipe.dtype)
         while len(rest):
             now = rest[: self.recipe.shard_tokens - self.splits[split].open]
-            self._open[split].write(now.tobytes())
+            self._extend(self._hidden(split), now)
             self.splits[split].open += len(now)
             rest = rest[len(now) :]
             if self.splits[split].open == self.recipe.shard_tokens:
@@ -217,8 +218,8 @@ class CorpusWriter:
 
     def commit(self) -> None:
         """All of it on disk, first the bytes, then the word that they are there, then their final names."""
-        for file in (self._seen, *self._open.values()):
-            _to_disk(file)
+        for name in (SEEN, *map(self._hidden, SPLITS)):
+            sync(self.folder / name)
         state = {"recipe": asdict(self.recipe), "duplicates": self.duplicates, "empty": self.empty}
         splits = {name: asdict(split) for name, split in self.splits.items()}
         _write(self.folder / PROGRESS, {**state, "complete": self.complete, "splits": splits})
@@ -244,12 +245,7 @@ class CorpusWriter:
             "splits": splits,
         }
         _write(self.folder / MANIFEST, {**content, "sha256": _digest(content)})
-        self.close()
         return finished(self.folder, self.recipe)
-
-    def close(self) -> None:
-        for file in (self._seen, *self._open.values()):
-            file.close()
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         _refuse_another(self.folder, state["recipe"], self.recipe)
@@ -258,12 +254,11 @@ class CorpusWriter:
         self._rename_full()
 
     def _close_shard(self, split: str) -> None:
-        _to_disk(self._open[split])
-        self._open[split].close()
         done, hidden = self.splits[split], self.folder / self._hidden(split)
+        sync(hidden)
         done.shards.append(Shard(hidden.name[1:], done.open, _sum(hidden)))
         done.open = 0
-        self._open[split] = self._at(self._hidden(split), 0)
+        self._cut(self._hidden(split), 0)
 
     def _rename_full(self) -> None:
         for shard in (shard for split in self.splits.values() for shard in split.shards):
@@ -278,15 +273,16 @@ class CorpusWriter:
     def _bytes(self, tokens: int) -> int:
         return tokens * self.recipe.dtype.itemsize
 
-    def _at(self, name: str, size: int) -> Any:
-        """The file, cut back to what was committed, to be written on."""
-        file = (self.folder / name).open("ab")
-        if file.tell() < size:
-            raise CorpusError(
-                f"{self.folder / name} is shorter than {PROGRESS} says; remove the folder and begin again."
-            )
-        file.truncate(size)
-        return file
+    def _cut(self, name: str, size: int) -> None:
+        """The file as it was when that much of it was committed."""
+        with (self.folder / name).open("ab") as file:
+            if file.tell() < size:
+                raise CorpusError(f"{file.name} is shorter than {PROGRESS} says; remove the folder and begin again.")
+            file.truncate(size)
+
+    def _extend(self, name: str, numbers: Ids) -> None:
+        with (self.folder / name).open("ab") as file:
+            file.write(numbers.tobytes())
 
 
 def finished(folder: Path, recipe: Recipe) -> Corpus:
@@ -320,8 +316,3 @@ def _sum(path: Path) -> str:
 def _write(path: Path, content: Mapping[str, Any]) -> None:
     write_whole(path, json.dumps(content, indent=2) + "\n")
     sync(path.parent)
-
-
-def _to_disk(file: Any) -> None:
-    file.flush()
-    sync(Path(file.name))

@@ -10,10 +10,12 @@ import lzma
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Literal
 
 from prism.models.folder import first_line
 
@@ -69,10 +71,10 @@ class Files(Source):
                 yield from self._lines(path, file) if is_json else self._pieces(file)
         except UnicodeDecodeError as error:
             raise TextError(f"{path} is not UTF-8 text ({error.reason}); convert it first.") from error
-        except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
-            raise TextError(f"{path} is damaged or cut short ({error}); copy it again.") from error
+        except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+            raise TextError(f"{path} cannot be read to its end ({error}); copy it again if it is cut short.") from error
 
-    def _lines(self, path: Path, file: IO[str]) -> Iterator[str]:
+    def _lines(self, path: Path, file: TextIOWrapper) -> Iterator[str]:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
@@ -89,7 +91,7 @@ class Files(Source):
                 )
             yield row[self.field]
 
-    def _pieces(self, file: IO[str]) -> Iterator[str]:
+    def _pieces(self, file: TextIOWrapper) -> Iterator[str]:
         if self.separator is None:
             yield file.read()
             return
@@ -103,12 +105,17 @@ class Files(Source):
         yield "".join(piece)
 
 
-def _open_zstd(path: Path, mode: str, encoding: str) -> IO[str]:
+@contextmanager
+def _open_zstd(path: Path, mode: Literal["rt"], encoding: str) -> Iterator[TextIOWrapper]:
     try:
-        import zstandard
+        from backports import zstd
     except ImportError as error:
-        raise TextError(f"{path}: .zst needs zstandard; run: pip install 'prism-mdm[text]'") from error
-    return zstandard.open(path, mode, encoding=encoding)
+        raise TextError(f"{path}: .zst needs backports.zstd; run: pip install 'prism-mdm[text]'") from error
+    try:
+        with zstd.open(path, mode, encoding=encoding) as file:
+            yield file
+    except zstd.ZstdError as error:
+        raise OSError(str(error)) from error
 
 
 OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": _open_zstd}

@@ -15,15 +15,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import UInt
 
-from prism.data.shards import MANIFEST, SPLITS, Corpus, CorpusWriter, Recipe, finished
+from prism.data.shards import MANIFEST, SPLITS, Corpus, CorpusWriter, Ids, Recipe, finished
 from prism.data.text import Source, TextError, end_of_text, fingerprint, vocabulary_size
 
 if TYPE_CHECKING:
@@ -63,19 +61,20 @@ def tokenize(
         return finished(folder, recipe)
     if next(source.documents(), None) is None:  # tells of bad input, too, before there is a folder
         raise TextError("There is no document to tokenize; name files or a dataset that hold text.")
-    with closing(CorpusWriter(folder, recipe)) as writer:
-        if not writer.complete:
-            chunks = _chunks(source.documents(writer.taken), set(writer.seen().tolist()))
-            state, last = tokenizer.backend_tokenizer.to_str(), time.monotonic()
-            for chunk, ids in _in_order(chunks, Encoder(state, recipe.end_of_text), workers):
-                _store(writer, chunk, ids)
-                if time.monotonic() - last >= COMMIT:
-                    writer.commit()
-                    last = time.monotonic()
-                report(writer)
-            writer.commit()
-        tokenizer.save_pretrained(folder / "tokenizer")
-        return writer.finish()
+    writer = CorpusWriter(folder, recipe)
+    if not writer.complete:
+        chunks = _chunks(source.documents(writer.taken), set(writer.seen().tolist()))
+        encoder = Encoder(tokenizer.backend_tokenizer.to_str(), recipe.end_of_text)
+        committed = time.monotonic()
+        for chunk, ids in _in_order(chunks, encoder, workers):
+            _store(writer, chunk, ids)
+            if time.monotonic() - committed >= COMMIT:
+                writer.commit()
+                committed = time.monotonic()
+            report(writer)
+        writer.commit()
+    tokenizer.save_pretrained(folder / "tokenizer")
+    return writer.finish()
 
 
 @dataclass
@@ -110,9 +109,9 @@ def _chunks(documents: Iterable[str], seen: set[int]) -> Iterator[Chunk]:
     yield chunk
 
 
-def _store(writer: CorpusWriter, chunk: Chunk, ids: list[UInt[np.ndarray, " n"]]) -> None:
+def _store(writer: CorpusWriter, chunk: Chunk, ids: list[Ids]) -> None:
     threshold = int(writer.recipe.validation * (1 << 64))
-    sides = {name: [] for name in SPLITS}  # type: dict[str, list[tuple[int, UInt[np.ndarray, " n"]]]]
+    sides = {name: [] for name in SPLITS}  # type: dict[str, list[tuple[int, Ids]]]
     for key, tokens in zip(chunk.hashes, ids, strict=True):
         sides["validation" if key < threshold else "train"].append((key, tokens))
     for name, documents in sides.items():
@@ -138,7 +137,7 @@ class Encoder:
         self.tokenizer.no_padding()
         self.end = end
 
-    def __call__(self, texts: list[str]) -> list[UInt[np.ndarray, " n"]]:
+    def __call__(self, texts: list[str]) -> list[Ids]:
         # One by one: given a list, the library would start threads beside our processes.
         encoded = (self.tokenizer.encode_batch_fast([text], add_special_tokens=False)[0] for text in texts)
         return [np.array([*encoding.ids, self.end], dtype=np.uint32) for encoding in encoded]
@@ -147,9 +146,7 @@ class Encoder:
         return Encoder, (self.tokenizer.to_str(), self.end)
 
 
-def _in_order(
-    chunks: Iterator[Chunk], encode: Encoder, workers: int
-) -> Iterator[tuple[Chunk, list[UInt[np.ndarray, " n"]]]]:
+def _in_order(chunks: Iterator[Chunk], encode: Encoder, workers: int) -> Iterator[tuple[Chunk, list[Ids]]]:
     if workers == 1:
         yield from ((chunk, encode(chunk.texts)) for chunk in chunks)
         return
@@ -180,7 +177,7 @@ def _follow_parent() -> None:
     os._exit(1)
 
 
-def _encode(texts: list[str]) -> list[UInt[np.ndarray, " n"]]:
+def _encode(texts: list[str]) -> list[Ids]:
     return _encode_here(texts)
 
 
