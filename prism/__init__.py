@@ -9,6 +9,8 @@ Attach a quality head to a masked diffusion model, fine-tune it with the PRISM l
         ...
 """
 
+from prism.data.shards import Corpus
+from prism.data.windows import TextWindows
 from prism.losses.denoising import DenoisingLoss, Loss, PerMask, PerTime
 from prism.losses.masking import Batch, ByCount, ByProbability
 from prism.losses.prism import Likelihood, PrismLoss, Quality
@@ -78,6 +80,7 @@ __all__ = [
     "CappedBinomial",
     "Centred",
     "Confidence",
+    "Corpus",
     "Cosine",
     "Counted",
     "DFMCorrector",
@@ -143,6 +146,7 @@ __all__ = [
     "Shuffled",
     "State",
     "Step",
+    "TextWindows",
     "Threshold",
     "TopProbability",
     "Topology",
