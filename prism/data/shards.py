@@ -251,7 +251,6 @@ class CorpusWriter:
         _refuse_another(self.folder, state["recipe"], self.recipe)
         self.duplicates, self.empty, self.complete = state["duplicates"], state["empty"], state["complete"]
         self.splits = {name: Split.of(state["splits"][name]) for name in SPLITS}
-        self._rename_full()
 
     def _close_shard(self, split: str) -> None:
         done, hidden = self.splits[split], self.folder / self._hidden(split)

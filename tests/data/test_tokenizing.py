@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from texts import essays, write_lines
 
-from prism.data import tokenizing
+from prism.data import shards, tokenizing
 from prism.data.shards import Corpus, CorpusError, Stream
 from prism.data.text import Source, TextError
 from prism.data.tokenizing import tokenize
@@ -145,13 +145,34 @@ def test_a_finished_folder_is_not_made_again_nor_overwritten(tokenizer: Any, tmp
     assert content(tmp_path) == before
 
 
+def test_text_that_comes_after_the_end_is_left_out(tokenizer: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """A hub's dataset may grow between two runs; its last file, once closed, stays the last."""
+
+    class Growing(Listed):
+        def describe(self) -> dict[str, Any]:
+            return {}
+
+    def die(path: Path, content: Any) -> None:
+        if path.name == "manifest.json":
+            raise KeyboardInterrupt
+        write(path, content)
+
+    write = shards._write
+    monkeypatch.setattr(shards, "_write", die)
+    with pytest.raises(KeyboardInterrupt):
+        tokenize(Growing(tuple(essays(5))), tokenizer, tmp_path, validation=0.0)
+    monkeypatch.undo()
+    corpus = tokenize(Growing(tuple(essays(9))), tokenizer, tmp_path, validation=0.0)
+    assert texts_of(corpus.train, tokenizer) == essays(5)
+
+
 # ── processes and deaths ────────────────────────────────────────────────────────────────────────────────────────────
 
 SCRIPT = """
 import json, multiprocessing, os, signal, sys, time
 from pathlib import Path
 
-from prism.data import tokenizing
+from prism.data import shards, tokenizing
 from prism.data.text import Files, load_tokenizer
 
 
@@ -192,10 +213,12 @@ if __name__ == "__main__":
     assert killed("two", at=20, workers=2)
     orphans = json.loads((out / "two.json").read_text())
     assert len(orphans) == 2
-    deadline = time.monotonic() + 20
-    while any(map(alive, orphans)):
-        assert time.monotonic() < deadline, "workers outlive their parent"
+    deadline = time.monotonic() + 10
+    while (left := list(filter(alive, orphans))) and time.monotonic() < deadline:
         time.sleep(0.02)
+    for process in left:
+        os.kill(process, signal.SIGKILL)
+    assert not left, "workers outlive their parent"
     run("two", workers=2)
 
     at = 1
