@@ -9,6 +9,8 @@ Attach a quality head to a masked diffusion model, fine-tune it with the PRISM l
         ...
 """
 
+from prism.data.shards import Corpus
+from prism.data.windows import TextWindows
 from prism.losses.denoising import DenoisingLoss, Loss, PerMask, PerTime
 from prism.losses.masking import Batch, ByCount, ByProbability
 from prism.losses.prism import Likelihood, PrismLoss, Quality
@@ -83,6 +85,7 @@ __all__ = [
     "Causal",
     "Centred",
     "Confidence",
+    "Corpus",
     "Cosine",
     "Counted",
     "DFMCorrector",
@@ -150,6 +153,7 @@ __all__ = [
     "Shuffled",
     "State",
     "Step",
+    "TextWindows",
     "Threshold",
     "TopProbability",
     "Topology",

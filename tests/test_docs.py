@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+from texts import essays, write_lines, write_tokenizer
 
 import prism
+from prism.cli import main
 from prism.cli.cite import entries
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,6 +40,26 @@ def test_tables_are_those_of_the_results() -> None:
     spec.loader.exec_module(tables)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert tables.filled(readme, ROOT / "results") == readme
+
+
+def test_text_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they stand, on files of those names, with a smaller model."""
+    monkeypatch.chdir(tmp_path)
+    Path("articles.jsonl.gz").write_bytes(gzip.compress(write_lines(Path("articles.jsonl"), essays(60)).read_bytes()))
+    Path("notes.txt").write_text("the cat sat on the mat")
+    write_tokenizer(Path("gpt2"))
+    smaller = {
+        "tokenize": "--validation 0.3 --workers 1",
+        "pretrain": "--length 32 --hidden_size 16 --layers 1 --heads 2 --held_out 4 --batch 4 --steps 2 "
+        "--precision fp32 --compile false",
+        "sample": "--steps 4",
+    }
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("### Bring your own text")[2]
+    commands = [shlex.split(line, comments=True) for line in section.split("```")[1].splitlines()[1:]]
+    assert [words[:2] for words in commands] == [["prism", command] for command in smaller]
+    for (_, command, *words), options in zip(commands, smaller.values(), strict=True):
+        assert main([command, *words, *options.split()]) == 0
+    assert len(prism.Corpus.load(Path("tokens")).train) > 100
 
 
 def test_every_method_has_its_line() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import prism
+from prism.data.shards import Stream
 from prism.models.folding import for_sampling
 from prism.noise import Purpose
 
@@ -33,6 +35,15 @@ def test_noise_is_the_same_on_every_device() -> None:
     here = prism.Noise.rows(3, 5).at(2).uniform(Purpose.TOKEN, 100)
     there = prism.Noise.rows(3, 5, device="cuda").at(2).uniform(Purpose.TOKEN, 100)
     assert torch.equal(here, there.cpu())
+
+
+def test_text_read_ahead_is_the_same_on_the_gpu() -> None:
+    stream = Stream(tuple(np.arange(start, start + 10_000, dtype="<u2") for start in (0, 10_000, 20_000)))
+    here, there = (prism.TextWindows(stream, length=96) for _ in range(2))
+    for step in range(40):
+        rows = range(step * 16, step * 16 + 16)
+        batch = there.batch(rows, torch.device("cuda"))
+        assert torch.equal(batch.tokens.cpu(), here.read(rows))
 
 
 @pytest.mark.parametrize("method", prism.METHODS, ids=lambda method: method.name)

@@ -25,6 +25,7 @@ EXTRAS = (
     "matplotlib",
     "datasets",
     "pyflakes",
+    "backports.zstd",
     "mauve",
     "fastapi",
     "uvicorn",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
-from typing import Any
+from itertools import takewhile
+from typing import Any, get_origin, get_type_hints
 
 import jsonargparse
 
@@ -14,11 +16,13 @@ from prism.cli.command import Command
 from prism.cli.demo import Demo
 from prism.cli.reproduce import ReproduceSudoku
 from prism.cli.sudoku import CompareSudoku, EvaluateSudoku
+from prism.cli.tokenize import Tokenize
 from prism.cli.tokens import Sample, Score
 from prism.cli.train import Finetune, Pretrain
 from prism.recipes.sampling import suggestion
 
 COMMANDS: dict[str, type[Command] | dict[str, type[Command]]] = {
+    "tokenize": Tokenize,
     "pretrain": Pretrain,
     "finetune": Finetune,
     "sample": Sample,
@@ -39,7 +43,7 @@ def parse(words: list[str]) -> Command:
     kind, path, rest = _find(words)
     parser = _parser(kind, path)
     try:
-        found = parser.parse_args(rest)
+        found = parser.parse_args(_gathered(rest, kind))
     except argparse.ArgumentError as error:
         raise ValueError(_readable(error, parser, path)) from error
     except UnicodeDecodeError as error:
@@ -97,6 +101,18 @@ def _underscored(word: str) -> str:
         return word
     name, equals, value = word[2:].partition("=")
     return f"--{name.replace('-', '_')}{equals}{value}"
+
+
+def _gathered(words: list[str], kind: type[Command]) -> list[str]:
+    """--input a b is --input ["a", "b"]: an option that holds several values takes them one after another."""
+    several = {f"--{name}" for name, hint in get_type_hints(kind).items() if get_origin(hint) is tuple}
+    gathered: list[str] = []
+    while words:
+        option, *words = words
+        values = list(takewhile(lambda word: not word.startswith("--"), words)) if option in several else []
+        words = words[len(values) :]
+        gathered += [option, *(values if not values or values[0].startswith("[") else [json.dumps(values)])]
+    return gathered
 
 
 def _readable(error: argparse.ArgumentError, parser: jsonargparse.ArgumentParser, path: list[str]) -> str:

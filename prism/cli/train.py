@@ -11,7 +11,10 @@ import torch
 
 from prism.cli.command import Command, check_folder, console, parameters, show_record
 from prism.data import sudoku
-from prism.data.writing import TOKENIZER_FILES, load_rows
+from prism.data.shards import Corpus
+from prism.data.text import fingerprint, load_tokenizer, vocabulary_size, with_mask
+from prism.data.windows import TextWindows
+from prism.data.writing import TOKENIZER_FILES, has_tokenizer, load_rows
 from prism.evaluation.record import Stopwatch, plain
 from prism.losses.denoising import DenoisingLoss
 from prism.losses.masking import Batch
@@ -22,7 +25,7 @@ from prism.models.dit import DiT, DiTConfig
 from prism.models.hub import load_backbone, locate, save_backbone
 from prism.recipes import sudoku as recipe
 from prism.recipes.training import AttachmentOptions, LossOptions, MaskingOptions, TrainingOptions, held_out_loss
-from prism.training import Shuffled, train, use_ema, whole_state
+from prism.training import Examples, Shuffled, train, use_ema, whole_state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +33,7 @@ class _Corpus:
     """What to learn from."""
 
     data: str = "sudoku"
-    """sudoku (boards made from --data_seed), or a .npy file of token ids, one sequence a row."""
+    """sudoku (boards made from --data_seed), a folder of prism tokenize, or a .npy file of token ids, one sequence a row."""
     data_seed: int = 0
     """Seed of the generated boards."""
     boards: int = recipe.TRAINING_BOARDS
@@ -38,30 +41,85 @@ class _Corpus:
     augment: bool = True
     """Sudoku: show every board under a fresh symmetry of the game each time."""
     held_out: int = 256
-    """Sequences kept apart to measure the loss on."""
+    """Sequences kept apart to measure the loss on; of text, sequences of the validation documents."""
+    length: int = 1024
+    """Text: tokens of a sequence."""
+    verify: bool = False
+    """Text: read every file before training and compare its sha256."""
 
-    def read(self, vocab_size: int) -> torch.Tensor:
-        """All rows, those held out last."""
+    def read(self, seed: int, vocab_size: int | None = None) -> _Material:
+        """`vocab_size` is that of the model, if there is one."""
         if self.held_out < 1:
             raise ValueError(f"--held_out {self.held_out}: keep at least 1 sequence apart to measure the loss on.")
         if self.data == "sudoku":
-            if self.boards < 1:
-                raise ValueError(f"--boards {self.boards}: make at least 1 board.")
-            return recipe.board_tokens(self.boards + self.held_out, self.data_seed)
-        rows = torch.from_numpy(load_rows(Path(self.data), vocab_size).astype("int64"))
+            return self._boards(seed)
+        return self._text(seed, vocab_size) if Path(self.data).is_dir() else self._rows(seed, vocab_size)
+
+    def _boards(self, seed: int) -> _Material:
+        if self.boards < 1:
+            raise ValueError(f"--boards {self.boards}: make at least 1 board.")
+        rows = recipe.board_tokens(self.boards + self.held_out, self.data_seed)
+        learn, aside = rows[: -self.held_out], rows[-self.held_out :].long()
+        examples = recipe.examples(learn, seed=seed, augment=self.augment)
+        held_out = Batch(aside, recipe.cells_only(len(aside)))
+        return _Material(examples, held_out, len(learn), sudoku.VOCABULARY, sudoku.MASK)
+
+    def _rows(self, seed: int, vocab_size: int | None) -> _Material:
+        rows = torch.from_numpy(load_rows(Path(self.data), vocab_size or 1 << 31).astype("int64"))
         if len(rows) <= self.held_out:
             raise ValueError(
                 f"{self.data} has {len(rows)} sequences; --held_out {self.held_out} leaves none to learn from."
             )
-        return rows
+        learn, aside = rows[: -self.held_out], rows[-self.held_out :]
+        vocab_size = vocab_size or int(rows.max()) + 2
+        return _Material(Shuffled(learn, seed=seed), Batch(aside), len(learn), vocab_size, mask_id=vocab_size - 1)
 
-    def split(self, rows: torch.Tensor, seed: int) -> tuple[Shuffled, Batch]:
-        learn, held_out = rows[: -self.held_out], rows[-self.held_out :].long()
-        if self.data == "sudoku":
-            return recipe.examples(learn, seed=seed, augment=self.augment), Batch(
-                held_out, recipe.cells_only(len(held_out))
+    def _text(self, seed: int, vocab_size: int | None) -> _Material:
+        if self.length < 1:
+            raise ValueError(f"--length {self.length}: a sequence has at least 1 token.")
+        corpus = Corpus.load(Path(self.data), verify=self.verify)
+        if vocab_size is not None and corpus.recipe.vocab_size > vocab_size:
+            raise ValueError(
+                f"{self.data} has {corpus.recipe.vocab_size:,} token ids; the model knows 0..{vocab_size - 1}."
             )
-        return Shuffled(learn, seed=seed), Batch(held_out)
+        there = len(corpus.validation) // self.length
+        if there < self.held_out:
+            raise ValueError(
+                f"{self.data} has {there} sequences of --length {self.length} to validate on, less than --held_out "
+                f"{self.held_out}; lower either, or tokenize with a larger --validation."
+            )
+        examples = TextWindows(corpus.train, self.length, seed)
+        held_out = TextWindows(corpus.validation, self.length).read(range(self.held_out))
+        tokenizer = load_tokenizer(corpus.folder / "tokenizer")
+        corpus.check_tokenizer(fingerprint(tokenizer), "the one beside it")
+        tokenizer = with_mask(tokenizer)
+        vocab_size = vocab_size or vocabulary_size(tokenizer)
+        text = _Text(corpus, tokenizer)
+        return _Material(examples, Batch(held_out), examples.count, vocab_size, tokenizer.mask_token_id, text)
+
+
+@dataclass(frozen=True)
+class _Text:
+    corpus: Corpus
+    tokenizer: Any
+    """With a mask."""
+
+
+@dataclass(frozen=True)
+class _Material:
+    """What there is to learn from, and what a model of it must know."""
+
+    examples: Examples
+    held_out: Batch
+    count: int
+    """Sequences to learn from."""
+    vocab_size: int
+    mask_id: int
+    text: _Text | None = None
+
+    @property
+    def length(self) -> int:
+        return self.held_out.tokens.shape[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,23 +135,22 @@ class _Run(_Corpus, TrainingOptions, Command):
         super().check()
         check_folder("--output", self.output)
 
-    def fit(self, model: Backbone | PrismModel, loss: DenoisingLoss | PrismLoss, rows: torch.Tensor) -> _Fitted:
+    def fit(self, model: Backbone | PrismModel, loss: DenoisingLoss | PrismLoss, material: _Material) -> _Fitted:
         """Train, and take the averaged weights."""
-        examples, held_out = self.split(rows, self.seed)
         learning = sum(p.numel() for p in model.parameters() if p.requires_grad)
         console.print(
             f"{parameters(model):,} parameters, {learning:,} of them learn; "
-            f"{len(examples.tokens):,} sequences of {rows.shape[1]} tokens, {self.steps:,} steps of {self.batch}"
+            f"{material.count:,} sequences of {material.length} tokens, {self.steps:,} steps of {self.batch}"
         )
 
         trained = train(
             model,
             loss,
-            examples,
+            material.examples,
             self.build_optimisation(),
             folder=self.output / "training",
             resume=self.resume,
-            evaluate=held_out_loss(loss, held_out),
+            evaluate=held_out_loss(loss, material.held_out),
             trackers=self.trackers,
         )
         if trained.has_ema:
@@ -132,32 +189,30 @@ class Pretrain(MaskingOptions, _Run):
     dropout: float = 0.0
     """Dropout."""
     vocab_size: int | None = None
-    """For --data FILE: token ids and the mask; the largest id + 2 if left out, the mask being the last one."""
+    """For --data FILE: token ids and the mask; the largest id + 2 if left out, the mask being the last one. For text: the
+    tokenizer's and a mask if left out; more leaves ids unused."""
 
     def run(self) -> dict[str, Any]:
         clock = Stopwatch()
         loss, _ = self.build_denoising(), self.build_optimisation()
-        rows = self.read(self.vocab_size or 1 << 31)
+        material = self.read(self.seed, self.vocab_size)
         torch.manual_seed(self.seed)
-        model = DiT(self._config(rows))
-        fitted = self.fit(model, loss, rows)
+        model = DiT(self._config(material))
+        fitted = self.fit(model, loss, material)
         record = clock.record("pretrain", self, seed=self.seed, model=model)
         if fitted.is_main:
             save_backbone(model, self.output / "backbone", state=fitted.weights)
+            if material.text is not None:
+                material.text.tokenizer.save_pretrained(self.output)
             console.print(f"saved to {self.output}; next: prism finetune --model {self.output} --output …")
             show_record(record)
         return {"held_out": fitted.held_out, "record": plain(record)}
 
-    def _config(self, rows: torch.Tensor) -> DiTConfig:
-        if self.data == "sudoku":
-            vocab_size, mask_id = sudoku.VOCABULARY, sudoku.MASK
-        else:
-            vocab_size = self.vocab_size or int(rows.max()) + 2
-            mask_id = vocab_size - 1
+    def _config(self, material: _Material) -> DiTConfig:
         return DiTConfig(
-            vocab_size=vocab_size,
-            mask_id=mask_id,
-            length=rows.shape[1],
+            vocab_size=material.vocab_size,
+            mask_id=material.mask_id,
+            length=material.length,
             hidden_size=self.hidden_size,
             blocks=self.layers,
             heads=self.heads,
@@ -183,21 +238,24 @@ class Finetune(LossOptions, AttachmentOptions, _Run):
         inside = Path(self.model) / "backbone"  # where prism pretrain puts it
         source = str(inside.resolve()) if inside.is_dir() else self.model
         backbone = load_backbone(source, mask_id=self.mask_id)
-        rows = self.read(backbone.facts.vocab_size)
+        material = self.read(self.seed, backbone.facts.vocab_size)
+        beside = Path(self.model) if inside.is_dir() else locate(source)
+        if material.text is not None and has_tokenizer(beside):
+            material.text.corpus.check_tokenizer(fingerprint(load_tokenizer(beside)), f"that of {self.model}")
         model = attach(
             backbone,
             self.build_head(backbone.facts.hidden_size),
             lora=lora,
             tune_backbone=self.tune_backbone and lora is None,
         )
-        fitted = self.fit(model, loss, rows)
+        fitted = self.fit(model, loss, material)
         record = clock.record("finetune", self, seed=self.seed, model=model)
         if fitted.is_main:
-            self._save(model, fitted, source, loss)
+            self._save(model, fitted, source, beside, loss)
             show_record(record)
         return {"held_out": fitted.held_out, "record": plain(record)}
 
-    def _save(self, model: PrismModel, fitted: _Fitted, source: str, loss: PrismLoss) -> None:
+    def _save(self, model: PrismModel, fitted: _Fitted, source: str, beside: Path, loss: PrismLoss) -> None:
         notes = {"loss": plain(loss), "training": plain(self.build_optimisation()), "held_out": fitted.held_out}
         if model.tuned:
             own = {
@@ -208,6 +266,6 @@ class Finetune(LossOptions, AttachmentOptions, _Run):
             base = "../backbone" if model.tuned else source
             model.save(self.output / "corrector", base=base, notes=notes, state=fitted.weights)
         for name in TOKENIZER_FILES:
-            if (found := locate(source) / name).is_file():
+            if (found := beside / name).is_file():
                 shutil.copy(found, self.output / name)
         console.print(f"saved to {self.output}")

@@ -83,9 +83,13 @@ class Text(Writing):
         ]
 
 
+def has_tokenizer(folder: Path) -> bool:
+    return any((folder / name).exists() for name in TOKENIZER_FILES)
+
+
 def writing_for(folder: Path | None, vocab_size: int, length: int | None) -> Writing:
     """The tokenizer lying beside the weights if there is one, a board for Sudoku models, ids otherwise."""
-    if folder is not None and any((folder / name).exists() for name in TOKENIZER_FILES):
+    if folder is not None and has_tokenizer(folder):
         from transformers import AutoTokenizer
 
         return Text(AutoTokenizer.from_pretrained(folder))

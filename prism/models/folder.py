@@ -26,7 +26,7 @@ class CorrectorError(ModelError):
 @dataclass(frozen=True)
 class Folder:
     path: Path
-    error: type[ModelError] = ModelError
+    error: type[ValueError] = ModelError
     """What its readers raise."""
 
     def file(self, name: str) -> Path:
@@ -131,6 +131,21 @@ def first_line(error: Exception) -> str:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """All of it or nothing, whatever moment the process or the machine dies at."""
+    partial = path.with_name(f".{path.name}")
+    partial.write_text(text, encoding="utf-8")
+    sync(partial)
+    partial.replace(path)
+
+
+def sync(path: Path) -> None:
+    """On the disk, not only in its cache: a file, or a folder's list of names."""
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

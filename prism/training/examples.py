@@ -36,11 +36,7 @@ class Shuffled(Examples):
     augment: Callable[[Tokens, Noise], Tokens] | None = None
 
     def batch(self, rows: range, device: torch.device) -> Batch:
-        count = len(self.tokens)
-        epochs = range(rows.start // count, (rows.stop - 1) // count + 1)
-        orders = torch.cat([_order(count, self.seed, epoch, self.tokens.device) for epoch in epochs])
-        start = rows.start - epochs.start * count
-        chosen = orders[start : start + len(rows)]
+        chosen = shuffled(rows, len(self.tokens), self.seed, self.tokens.device)
         tokens, maskable, attend = (
             None if table is None else table[chosen].to(device) for table in (self.tokens, self.maskable, self.attend)
         )
@@ -49,6 +45,13 @@ class Shuffled(Examples):
         if self.augment is not None:  # at "step" 1, the loss drawing its numbers at step 0
             tokens = self.augment(tokens, Noise.rows(self.seed, len(rows), first=rows.start, device=device).at(1))
         return Batch(tokens, maskable, attend)
+
+
+def shuffled(rows: range, count: int, seed: int, device: torch.device) -> Int[Tensor, " n"]:
+    """Which of `count` examples each row of the run is: all of them once an epoch, in a fresh order every epoch."""
+    epochs = range(rows.start // count, (rows.stop - 1) // count + 1)
+    orders = ((_order(count, seed, epoch, device), epoch * count) for epoch in epochs)
+    return torch.cat([order[max(rows.start - first, 0) : rows.stop - first] for order, first in orders])
 
 
 @lru_cache(maxsize=4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from prism.models.folder import Folder, ModelError, check_tensors
+from prism.models.folder import Folder, ModelError, check_tensors, sync, write_whole
 from prism.training.ema import Ema
 from prism.training.settings import FREE
 from prism.training.sharding import part_of, whole
@@ -82,9 +81,9 @@ class RunFolder:
         for leftover in self.checkpoints.glob(".step-*"):
             shutil.rmtree(leftover)
         lines = [json.dumps(line) + "\n" for line in self.history() if line["step"] <= step]
-        _write(self.log, "".join(lines))
+        write_whole(self.log, "".join(lines))
         self._prune()
-        _write(self.path / "settings.json", json.dumps(description, indent=2) + "\n")
+        write_whole(self.path / "settings.json", json.dumps(description, indent=2) + "\n")
 
     def note(self, step: int, figures: Mapping[str, float]) -> None:
         if self.is_main:
@@ -117,11 +116,11 @@ class RunFolder:
             gathered = {key: whole(tensor.detach()).contiguous() for key, tensor in tensors.items()}
             if self.is_main:
                 save_file(gathered, partial / f"{name}.safetensors")
-                _sync(partial / f"{name}.safetensors")
+                sync(partial / f"{name}.safetensors")
         if self.is_main:
-            _sync(partial)
+            sync(partial)
             partial.rename(final)
-            _sync(self.checkpoints)
+            sync(self.checkpoints)
             self._prune()
 
     def _prune(self) -> None:
@@ -146,20 +145,6 @@ class RunFolder:
             state = {i: slots[weight] for i, weight in enumerate(order) if weight in slots}
             optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
         return int(newest.name.removeprefix("step-"))
-
-
-def _write(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}")
-    partial.write_text(text, encoding="utf-8")
-    _sync(partial)
-    partial.replace(path)
-
-
-def _sync(path: Path) -> None:
-    """On the disk, not only in its cache: a file, or a folder's list of names."""
-    descriptor = os.open(path, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
 
 
 @torch.no_grad()

@@ -55,4 +55,9 @@ def files(tmp_path: Path) -> Path:
     np.save(tmp_path / "large.npy", np.full((40, 12), 99))
     np.save(tmp_path / "none.npy", np.zeros((0, 12), dtype=int))
     (tmp_path / "text.npy").write_text("hello")
+    (tmp_path / "good.jsonl").write_text('{"text": "hello"}\n')
+    (tmp_path / "none.jsonl").write_text("\n")
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "vocab.json").write_text('{"h": 0, "e": 1, "l": 2, "o": 3, "<|endoftext|>": 4}')
+    (tmp_path / "words" / "merges.txt").write_text("")
     return tmp_path

@@ -12,6 +12,7 @@ from prism.cli import main
 EVALUATE = "evaluate sudoku --model {m}/sudoku --puzzles {f}/puzzles.txt"
 SAMPLE = "sample --model {m}/sudoku"
 PRETRAIN = "pretrain --output {o} --hidden_size 16 --layers 1 --heads 2 --boards 8 --held_out 2 --batch 2 --steps 1"
+TOKENIZE = "tokenize --output {o} --workers 1 --tokenizer {f}/words"
 FINETUNE = "finetune --model {m}/plain --output {o} --boards 8 --held_out 2 --batch 2 --steps 1"
 
 LINES = f"""
@@ -243,6 +244,25 @@ pretrain --output {{f}}/empty.txt | that is a file
 {FINETUNE} --data {{f}}/large.npy | 0..10
 {FINETUNE} --tune_backbone perhaps | --tune_backbone
 {FINETUNE} --steps -1 | steps=-1
+{PRETRAIN} --data {{f}} | has no manifest.json
+{TOKENIZE} | --input or with --dataset
+{TOKENIZE} --input {{f}}/good.jsonl --dataset x | one of them
+{TOKENIZE} --input | --input
+{TOKENIZE} --input {{f}}/missing.jsonl | missing.jsonl: no such file
+{TOKENIZE} --input {{f}}/good.jsonl {{f}}/missing.jsonl | missing.jsonl: no such file
+{TOKENIZE} --input {{f}} | no such file
+{TOKENIZE} --input {{f}}/good.jsonl --field body | no text under 'body'; name another field: text
+{TOKENIZE} --input {{f}}/bytes.txt | bytes.txt is not UTF-8
+{TOKENIZE} --input {{f}}/none.jsonl | no document
+{TOKENIZE} --input {{f}}/good.jsonl --validation 1 | validation=1
+{TOKENIZE} --input {{f}}/good.jsonl --validation half | --validation
+{TOKENIZE} --input {{f}}/good.jsonl --shard_tokens 0 | shard_tokens=0
+{TOKENIZE} --input {{f}}/good.jsonl --workers 0 | workers=0
+{TOKENIZE} --input {{f}}/good.jsonl --tokenizer {{f}} | There is no tokenizer
+{TOKENIZE} --input {{f}}/good.jsonl --tokenzer x | did you mean '--tokenizer'
+{TOKENIZE} --input {{f}}/good.jsonl --output {{f}}/empty.txt | that is a file
+{TOKENIZE} --input {{f}}/good.jsonl --output {{f}} | not empty
+tokenize --output {{o}} --input x | tokenizer
 finetune --output {{o}} | model
 finetune --model {{m}}/nothing --output {{o}} | nothing
 finetune --model {{m}}/broken --output {{o}} | model.safetensors

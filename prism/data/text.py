@@ -1,0 +1,198 @@
+"""Text as documents, and the tokenizer that turns them into ids."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import json
+import lzma
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from io import TextIOWrapper
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from prism.models.folder import first_line
+
+JSON_LINES = (".jsonl", ".ndjson", ".json")
+
+
+class TextError(ValueError):
+    """Text, or a tokenizer, that cannot be read: what, why, and how to mend it."""
+
+
+# ── documents ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Source(ABC):
+    @abstractmethod
+    def documents(self, skip: int = 0) -> Iterator[str]:
+        """Every document in an order that never changes, without the first `skip`."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Enough to tell that a second run reads the same."""
+
+
+@dataclass(frozen=True)
+class Files(Source):
+    """JSON lines (.jsonl, .ndjson, .json) hold one document a line; any other file is plain text, as a whole one document
+    unless `separator` cuts it. Either may be compressed: .gz, .bz2, .xz, .zst."""
+
+    paths: tuple[Path, ...]
+    field: str = "text"
+    """Where a JSON line keeps its text."""
+    separator: str | None = None
+    """A line of a plain text file that stands between documents; empty for blank lines."""
+
+    def __post_init__(self) -> None:
+        for path in self.paths:
+            if not path.is_file():
+                raise TextError(
+                    f"{path}: no such file; name JSON lines or plain text, .gz, .bz2, .xz or .zst or neither."
+                )
+
+    def documents(self, skip: int = 0) -> Iterator[str]:
+        return islice((document for path in self.paths for document in self._read(path)), skip, None)
+
+    def describe(self) -> dict[str, Any]:
+        files = [{"name": path.name, "bytes": path.stat().st_size} for path in self.paths]
+        return {"files": files, "field": self.field, "separator": self.separator}
+
+    def _read(self, path: Path) -> Iterator[str]:
+        is_json = next((s for s in reversed(path.suffixes) if s not in OPENERS), None) in JSON_LINES
+        try:
+            with OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8") as file:
+                yield from self._lines(path, file) if is_json else self._pieces(file)
+        except UnicodeDecodeError as error:
+            raise TextError(f"{path} is not UTF-8 text ({error.reason}); convert it first.") from error
+        except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+            raise TextError(f"{path} cannot be read to its end ({error}); copy it again if it is cut short.") from error
+
+    def _lines(self, path: Path, file: TextIOWrapper) -> Iterator[str]:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            where = f"{path}, line {number}"
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise TextError(f"{where} is not JSON ({error.msg}); expected an object on every line.") from error
+            if not isinstance(row, dict) or not isinstance(row.get(self.field), str):
+                texts = [key for key, value in row.items() if isinstance(value, str)] if isinstance(row, dict) else []
+                raise TextError(
+                    f"{where} has no text under {self.field!r}; "
+                    + (f"name another field: {', '.join(texts)}." if texts else "expected an object with text in it.")
+                )
+            yield row[self.field]
+
+    def _pieces(self, file: TextIOWrapper) -> Iterator[str]:
+        if self.separator is None:
+            yield file.read()
+            return
+        piece: list[str] = []
+        for line in file:
+            if line.strip() == self.separator:
+                yield "".join(piece)
+                piece = []
+            else:
+                piece.append(line)
+        yield "".join(piece)
+
+
+@contextmanager
+def _open_zstd(path: Path, mode: Literal["rt"], encoding: str) -> Iterator[TextIOWrapper]:
+    try:
+        from backports import zstd
+    except ImportError as error:
+        raise TextError(f"{path}: .zst needs backports.zstd; run: pip install 'prism-mdm[text]'") from error
+    try:
+        with zstd.open(path, mode, encoding=encoding) as file:
+            yield file
+    except zstd.ZstdError as error:
+        raise OSError(str(error)) from error
+
+
+OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": _open_zstd}
+
+
+@dataclass(frozen=True)
+class Dataset(Source):
+    """A dataset of the Hugging Face hub, or a folder in one of its layouts, streamed."""
+
+    name: str
+    config: str | None = None
+    split: str = "train"
+    field: str = "text"
+
+    def documents(self, skip: int = 0) -> Iterator[str]:
+        try:
+            import datasets
+        except ImportError as error:
+            raise TextError(f"{self.name} needs datasets; run: pip install 'prism-mdm[text]'") from error
+        try:
+            rows = datasets.load_dataset(self.name, self.config, split=self.split, streaming=True)
+        except (ValueError, OSError) as error:
+            raise TextError(f"The dataset {self.name!r} cannot be read: {first_line(error)}") from error
+        for row in rows.skip(skip):
+            if not isinstance(row.get(self.field), str):
+                raise TextError(f"{self.name} has no text under {self.field!r}; name another field: {', '.join(row)}.")
+            yield row[self.field]
+
+    def describe(self) -> dict[str, Any]:
+        return {"dataset": asdict(self)}
+
+
+# ── tokenizers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def load_tokenizer(name: str | Path) -> Any:
+    """A fast tokenizer of transformers from a folder or the hub, or the byte-level BPE of GPT-2 from a folder that has no more
+    than its vocabulary and merges (`*vocab.json`, `*merges.txt`)."""
+    from transformers import AutoTokenizer, GPT2Tokenizer
+
+    folder = Path(name)
+    vocabularies, merges = sorted(folder.glob("*vocab.json")), sorted(folder.glob("*merges.txt"))
+    if len(vocabularies) == len(merges) == 1 and not list(folder.glob("*config.json")):
+        return GPT2Tokenizer(vocab=str(vocabularies[0]), merges=str(merges[0]))
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except (ValueError, OSError) as error:
+        raise TextError(f"There is no tokenizer in {str(name)!r}: {first_line(error)}") from error
+    if not tokenizer.is_fast:
+        raise TextError(f"The tokenizer of {str(name)!r} has no fast version (tokenizer.json); convert it first.")
+    return tokenizer
+
+
+def end_of_text(tokenizer: Any) -> int:
+    """The id that follows every document."""
+    for token in (tokenizer.eos_token_id, tokenizer.sep_token_id):
+        if token is not None:
+            return int(token)
+    raise TextError("The tokenizer has neither an end-of-text (eos) nor a separator (sep) token; give it one.")
+
+
+def vocabulary_size(tokenizer: Any) -> int:
+    """One more than the largest id: what a model's embedding needs, holes included."""
+    return max(tokenizer.get_vocab().values()) + 1
+
+
+def fingerprint(tokenizer: Any) -> str:
+    """The sha256 of what decides how text becomes ids. Special tokens, padding and truncation do not: documents are read as
+    text throughout, a tokenizer that was given a mask token still cuts them as before."""
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    parts = {part: state[part] for part in ("normalizer", "pre_tokenizer", "model")}
+    parts["added_tokens"] = [token for token in state["added_tokens"] if not token["special"]]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def with_mask(tokenizer: Any) -> Any:
+    """The tokenizer, given a mask token as its last id if it has none."""
+    if tokenizer.mask_token_id is None:
+        tokenizer.add_special_tokens({"mask_token": "<|mask|>"})
+    return tokenizer

@@ -1,0 +1,48 @@
+"""A corpus as examples for training: windows of its tokens, read ahead while the device works."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+
+from prism.data.shards import Stream
+from prism.losses.masking import Batch
+from prism.state import Tokens
+from prism.training.examples import Examples, shuffled
+
+
+class TextWindows(Examples):
+    """The stream cut into sequences of `length` tokens, each once an epoch, in a fresh order every epoch.
+
+    Documents run on from one window into the next; what is left over at the end of the stream is never seen.
+    """
+
+    def __init__(self, stream: Stream, length: int, seed: int = 0) -> None:
+        self.stream, self.length, self.seed = stream, length, seed
+        self.count = len(stream) // length
+        if self.count == 0:
+            raise ValueError(
+                f"length={length} is more than the {len(stream):,} tokens there are; take shorter sequences."
+            )
+        self._last: range | None = None
+        self._ahead: tuple[range, Future[Tokens]] | None = None
+
+    def batch(self, rows: range, device: torch.device) -> Batch:
+        pinned = device.type == "cuda"
+        expected, reading = self._ahead or (None, None)
+        tokens = reading.result() if reading is not None and expected == rows else self.read(rows, pinned=pinned)
+        stride = rows.start - self._last.start if self._last is not None else len(rows)
+        self._last, following = rows, range(rows.start + stride, rows.stop + stride)
+        pool = ThreadPoolExecutor(1)
+        self._ahead = following, pool.submit(self.read, following, pinned=pinned)
+        pool.shutdown(wait=False)  # the thread ends with this one task, so there is nothing to close
+        return Batch(tokens.to(device, non_blocking=True))
+
+    def read(self, rows: range, *, pinned: bool = False) -> Tokens:
+        """The rows, in memory a GPU can fetch them from by itself if `pinned`."""
+        tokens = torch.empty(len(rows), self.length, dtype=torch.long, pin_memory=pinned)
+        windows = shuffled(rows, self.count, self.seed, torch.device("cpu")).tolist()
+        for window, row in zip(windows, tokens.numpy(), strict=True):
+            self.stream.read(window * self.length, row)
+        return tokens

@@ -1,0 +1,139 @@
+"""The folder of tokens: what is wrong with it is named, and nothing wrong is read."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from texts import essays, write_lines
+
+from prism.data.shards import Corpus, CorpusError, CorpusWriter, Recipe, Stream
+from prism.data.text import Files, fingerprint
+from prism.data.tokenizing import tokenize
+
+
+@pytest.fixture(scope="module")
+def made(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("made")
+    source = Files((write_lines(root / "a.jsonl", essays(60)),))
+    tokenize(source, tokenizer, root / "tokens", validation=0.2, shard_tokens=500)
+    return root / "tokens"
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(made, tmp_path / "tokens")
+
+
+def rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def test_the_manifest_says_what_there_is(folder: Path, tokenizer: Any) -> None:
+    content = json.loads((folder / "manifest.json").read_text())
+    assert content["recipe"]["tokenizer"] == fingerprint(tokenizer)
+    assert content["recipe"]["source"]["files"][0]["name"] == "a.jsonl"
+    assert (content["recipe"]["vocab_size"], content["dtype"]) == (320, "uint16")
+    assert sum(split["documents"] for split in content["splits"].values()) == 60
+    for split in content["splits"].values():
+        assert sum(shard["tokens"] for shard in split["shards"]) == split["tokens"]
+        assert {shard["tokens"] for shard in split["shards"][:-1]} <= {500}
+    assert len(content["splits"]["train"]["shards"]) > 2
+    assert {path.name for path in folder.iterdir()} == {
+        "manifest.json",
+        "tokenizer",
+        *(shard["name"] for split in content["splits"].values() for shard in split["shards"]),
+    }
+
+
+BREAK: dict[str, tuple[Callable[[Path], object], str]] = {
+    "cut short": (lambda f: (f / "train-00001.bin").write_bytes(b"12"), "train-00001.bin has 2 bytes instead of 1,000"),
+    "missing": (lambda f: (f / "train-00001.bin").unlink(), "train-00001.bin is missing"),
+    "stranger": (lambda f: (f / "train-00099.bin").write_bytes(b"12"), "train-00099.bin is not in manifest.json"),
+    "no manifest": (lambda f: (f / "manifest.json").unlink(), "has no manifest.json"),
+    "half a manifest": (lambda f: (f / "manifest.json").write_text("{"), "manifest.json is damaged"),
+    "a list": (lambda f: (f / "manifest.json").write_text("[]"), "must hold a JSON object"),
+    "foreign": (lambda f: (f / "manifest.json").write_text("{}"), "is not of prism tokenize"),
+    "newer": (lambda f: rewrite(f / "manifest.json", lambda m: m.update(version=2)), "has version 2, known here is 1"),
+    "edited": (
+        lambda f: rewrite(f / "manifest.json", lambda m: m["recipe"].update(end_of_text=7)),
+        "manifest.json is damaged: its own sha256 differs",
+    ),
+    "unfinished": (lambda f: (f / "manifest.json").rename(f / "progress.json"), "is unfinished; repeat"),
+}
+
+
+@pytest.mark.parametrize("name", BREAK)
+def test_what_is_wrong_is_named(folder: Path, name: str) -> None:
+    Corpus.load(folder, verify=True)
+    do, said = BREAK[name]
+    do(folder)
+    with pytest.raises(CorpusError, match=re.escape(said)) as told:
+        Corpus.load(folder)
+    assert "\n" not in str(told.value)
+    assert str(folder) in str(told.value)
+
+
+def test_changed_bytes_are_found_when_asked_for(folder: Path) -> None:
+    shard = folder / "validation-00000.bin"
+    content = bytearray(shard.read_bytes())
+    content[10] ^= 1
+    shard.write_bytes(content)
+    Corpus.load(folder)
+    with pytest.raises(CorpusError, match=r"validation-00000\.bin is damaged: its sha256 differs"):
+        Corpus.load(folder, verify=True)
+
+
+def test_another_tokenizer_is_refused(folder: Path, tokenizer: Any) -> None:
+    corpus = Corpus.load(folder)
+    corpus.check_tokenizer(fingerprint(tokenizer), "this")
+    with pytest.raises(CorpusError, match=r"was made with another tokenizer .* than that of my-model"):
+        corpus.check_tokenizer("0" * 64, "that of my-model")
+
+
+@pytest.mark.parametrize(("start", "length"), [(0, 5), (2, 3), (2, 4), (4, 10), (9, 1), (0, 10)])
+def test_a_stream_runs_on_from_file_to_file(start: int, length: int) -> None:
+    numbers = np.arange(10, dtype="<u2")
+    stream = Stream((numbers[:4], numbers[4:8], numbers[8:]))
+    into = np.empty(min(length, 10 - start), np.int64)
+    stream.read(start, into)
+    assert len(stream) == 10
+    assert into.tolist() == list(range(start, start + len(into)))
+
+
+def recipe(vocab_size: int = 320) -> Recipe:
+    return Recipe({}, "", vocab_size, end_of_text=0, validation=0.0, shard_tokens=4)
+
+
+@pytest.mark.parametrize(("vocab_size", "itemsize"), [(320, 2), (65536, 2), (65537, 4)])
+def test_ids_are_as_wide_as_they_must_be(tmp_path: Path, vocab_size: int, itemsize: int) -> None:
+    writer = CorpusWriter(tmp_path, recipe(vocab_size))
+    writer.append("train", [(1, np.array([1, 2, vocab_size - 1], np.uint32)), (2, np.array([5, 0], np.uint32))])
+    corpus = writer.finish()
+    assert (tmp_path / "train-00000.bin").stat().st_size == 4 * itemsize
+    assert [file.tolist() for file in corpus.train.files] == [[1, 2, vocab_size - 1, 5], [0]]
+    assert len(corpus.validation) == 0
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(CorpusError, match="not empty"):
+        CorpusWriter(tmp_path, recipe())
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_file_shorter_than_progress_says(tmp_path: Path) -> None:
+    writer = CorpusWriter(tmp_path, recipe())
+    writer.append("train", [(1, np.array([1, 2, 0], np.uint32))])
+    writer.commit()
+    (tmp_path / ".train-00000.bin").write_bytes(b"1")
+    with pytest.raises(CorpusError, match=r"shorter than progress\.json says"):
+        CorpusWriter(tmp_path, recipe())

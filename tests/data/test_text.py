@@ -1,0 +1,148 @@
+"""Documents out of files and datasets, and the tokenizers they are given to."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from texts import essays
+from transformers import BertTokenizer
+
+from prism.data.text import (
+    Dataset,
+    Files,
+    TextError,
+    end_of_text,
+    fingerprint,
+    load_tokenizer,
+    vocabulary_size,
+    with_mask,
+)
+
+SHARED = Path(__file__).resolve().parents[2] / ".." / "shared" / "data"
+
+
+def zstd(data: bytes) -> bytes:
+    return pytest.importorskip("backports.zstd", reason="the extra `text` is not installed").compress(data)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "compress"),
+    [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress), (".zst", zstd)],
+)
+def test_files_of_every_kind(tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes]) -> None:
+    lines, plain = tmp_path / f"a.jsonl{suffix}", tmp_path / f"b.txt{suffix}"
+    lines.write_bytes(compress('{"text": "one\\nline", "id": 1}\n\n{"text": "zwölf"}\n'.encode()))
+    plain.write_bytes(compress(b"first\n\nsecond\n---\nthird\n"))
+    assert list(Files((lines, plain)).documents()) == ["one\nline", "zwölf", "first\n\nsecond\n---\nthird\n"]
+    assert list(Files((plain,), separator="---").documents()) == ["first\n\nsecond\n", "third\n"]
+    assert list(Files((plain,), separator="").documents()) == ["first\n", "second\n---\nthird\n"]
+    assert list(Files((lines, plain), separator="").documents(skip=1)) == ["zwölf", "first\n", "second\n---\nthird\n"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.jsonl", b'{"text": "x"}\n{"text": \n', "line 2 is not JSON"),
+        ("a.jsonl", b'{"title": "x", "body": "y", "n": 1}\n', "no text under 'text'; name another field: title, body."),
+        ("a.jsonl", b'{"text": 3}\n', "no text under 'text'"),
+        ("a.jsonl", b'["x"]\n', "expected an object"),
+        ("a.txt", b"\xff\xfe\x00", "is not UTF-8 text"),
+        ("a.jsonl.gz", b"hello", "cannot be read to its end"),
+        ("a.jsonl.gz", gzip.compress(b'{"text": "x"}\n' * 99)[:-9], "cannot be read to its end"),
+        ("a.txt.xz", lzma.compress(b"hello" * 99)[:-9], "cannot be read to its end"),
+        ("a.txt.bz2", b"hello", "cannot be read to its end"),
+    ],
+)
+def test_bad_files(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(TextError, match=said) as told:
+        list(Files((tmp_path / name,)).documents())
+    assert str(tmp_path / name) in str(told.value)
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-3], lambda data: data[:4] + b"hello", lambda data: b"hello"])
+def test_damaged_zstd(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    (tmp_path / "a.jsonl.zst").write_bytes(damage(zstd(b'{"text": "x"}\n' * 99)))
+    with pytest.raises(TextError, match="cannot be read to its end"):
+        list(Files((tmp_path / "a.jsonl.zst",)).documents())
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(TextError, match="no such file"):
+        Files((tmp_path / "a.jsonl",))
+
+
+def test_a_dataset_is_streamed(tmp_path: Path) -> None:
+    pytest.importorskip("datasets", reason="the extra `text` is not installed")
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps({"words": text}) + "\n" for text in essays(9)))
+    source = Dataset(str(tmp_path), field="words")
+    assert list(source.documents()) == essays(9)
+    assert list(source.documents(skip=4)) == essays(9)[4:]
+    with pytest.raises(TextError, match="no text under 'text'; name another field: words"):
+        list(Dataset(str(tmp_path)).documents())
+    with pytest.raises(TextError, match="cannot be read"):
+        list(Dataset(str(tmp_path), split="test").documents())
+
+
+def test_a_byte_level_bpe_from_vocabulary_and_merges(tokenizer: Any, tmp_path: Path) -> None:
+    text = "the quick naïve 猫 🙂, unseen words too"
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    assert tokenizer.decode([end_of_text(tokenizer)]) == "<|endoftext|>"
+    assert vocabulary_size(tokenizer) == 320
+    tokenizer.save_pretrained(tmp_path)
+    assert fingerprint(load_tokenizer(tmp_path)) == fingerprint(tokenizer)
+
+
+def test_a_mask_changes_the_vocabulary_and_not_the_fingerprint(tokenizer_folder: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(tokenizer_folder)
+    before = fingerprint(tokenizer)
+    masked = with_mask(tokenizer)
+    assert masked.mask_token_id == 320 == vocabulary_size(masked) - 1
+    masked.save_pretrained(tmp_path)
+    again = load_tokenizer(tmp_path)
+    assert again.mask_token_id == 320
+    assert fingerprint(again) == before
+    assert with_mask(again).mask_token_id == 320
+
+
+def test_the_fingerprint_tells_tokenizers_apart(tokenizer_folder: Path, tmp_path: Path) -> None:
+    before = fingerprint(load_tokenizer(tokenizer_folder))
+    merges = (tokenizer_folder / "tiny-merges.txt").read_text().splitlines(keepends=True)
+    (tmp_path / "vocab.json").write_text((tokenizer_folder / "tiny-vocab.json").read_text())
+    (tmp_path / "merges.txt").write_text("".join(merges[:-1]))
+    assert fingerprint(load_tokenizer(tmp_path)) != before
+    added = load_tokenizer(tokenizer_folder)
+    added.add_tokens(["cat"])
+    assert fingerprint(added) != before
+
+
+def test_a_tokenizer_without_an_end_takes_its_separator(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat"]) + "\n")
+    bert = BertTokenizer.from_pretrained(tmp_path)
+    assert end_of_text(bert) == 3
+    assert with_mask(bert).mask_token_id == 4
+    bert.sep_token = None
+    with pytest.raises(TextError, match="neither an end-of-text"):
+        end_of_text(bert)
+
+
+def test_no_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(TextError, match="There is no tokenizer in"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason=f"GPT-2's tokenizer and the articles are not in {SHARED}")
+def test_gpt2_on_articles() -> None:
+    gpt2 = load_tokenizer(SHARED / "tokenizers")
+    assert (vocabulary_size(gpt2), end_of_text(gpt2)) == (50257, 50256)
+    assert gpt2("Hello world")["input_ids"] == [15496, 995]
+    for article in islice(Files((SHARED / "text" / "wiki-valid.jsonl.xz",)).documents(), 3):
+        assert gpt2.decode(gpt2(article)["input_ids"]) == article
