@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 20  # characters a process is given at once
 COMMIT = 1.0  # seconds of work that may be lost
+ALONE = {
+    "TOKENIZERS_PARALLELISM": "false"
+}  # or each process would start a thread per core, whatever number of workers was asked for
 
 
 def tokenize(
@@ -138,8 +141,7 @@ class Encoder:
         self.end = end
 
     def __call__(self, texts: list[str]) -> list[Ids]:
-        # One by one: given a list, the library would start threads beside our processes.
-        encoded = (self.tokenizer.encode_batch_fast([text], add_special_tokens=False)[0] for text in texts)
+        encoded = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array([*encoding.ids, self.end], dtype=np.uint32) for encoding in encoded]
 
     def __reduce__(self) -> tuple[type[Encoder], tuple[str, int]]:
@@ -148,9 +150,13 @@ class Encoder:
 
 def _in_order(chunks: Iterator[Chunk], encode: Encoder, workers: int) -> Iterator[tuple[Chunk, list[Ids]]]:
     if workers == 1:
-        yield from ((chunk, encode(chunk.texts)) for chunk in chunks)
+        from accelerate.utils import patch_environment
+
+        with patch_environment(**ALONE):
+            yield from ((chunk, encode(chunk.texts)) for chunk in chunks)
         return
-    context = multiprocessing.get_context("spawn")  # forking a process that has threads may hang
+    context = multiprocessing.get_context("forkserver")  # forking this process, which may have threads, could hang
+    context.set_forkserver_preload([__name__])  # so that they do not import torch one by one
     with ProcessPoolExecutor(workers, context, _start, (encode,)) as pool:
         waiting = deque()  # type: deque[tuple[Chunk, Any]]
         for chunk in chunks:
@@ -166,6 +172,7 @@ def _start(encode: Encoder) -> None:
     """A process of the pool: leaves Ctrl-C to its parent, and does not outlive it."""
     global _encode_here
     _encode_here = encode
+    os.environ.update(ALONE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow_parent, daemon=True).start()
 
