@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from prism.recipes.reproduce.sudoku_report import table
+
 
 def write_report(results: Path) -> Path:
     """`results/README.md` and `results/growth.svg`."""
@@ -52,7 +54,7 @@ def sampling_table(found: dict[str, Any]) -> str:
         "published",
         "times ours",
     ]
-    return _table(headings, rows)
+    return table(headings, rows) if rows else ""
 
 
 def training_table(found: dict[str, Any]) -> str:
@@ -68,7 +70,8 @@ def training_table(found: dict[str, Any]) -> str:
         for name, result in found.items()
         if name.startswith("training")
     ]
-    return _table(["PRISM training step", "ours, ms", "GiB", "published, ms", "GiB", "times ours"], rows)
+    headings = ["PRISM training step", "ours, ms", "GiB", "published, ms", "GiB", "times ours"]
+    return table(headings, rows) if rows else ""
 
 
 def _growth(found: dict[str, Any], results: Path) -> str:
@@ -100,10 +103,3 @@ def _ms(result: dict[str, Any], name: str) -> str:
 def _gib(result: dict[str, Any], name: str) -> str:
     value = result["gib"].get(name)
     return "–" if value is None else f"{value:.1f}"
-
-
-def _table(headings: list[str], rows: list[list[str]]) -> str:
-    if not rows:
-        return ""
-    lines = [headings, ["---"] + ["---:"] * (len(headings) - 1), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

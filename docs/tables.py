@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from prism.recipes.reproduce.sudoku_report import percent, table
+
 ROOT = Path(__file__).resolve().parent.parent
 MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
@@ -20,7 +22,7 @@ def sudoku(results: Path) -> str:
     for row in chosen:
         by_method.setdefault(row["method"], {})[row["puzzles"], row["order"]] = row
     lines = [
-        [f"`{method}`", *(_success(found[kind]) for kind in kinds), f"{found['paper', 'random']['remasks']:.0f}"]
+        [f"`{method}`", *(percent(found[kind]) for kind in kinds), f"{found['paper', 'random']['remasks']:.0f}"]
         for method, found in by_method.items()
     ]
     headings = ["solved, %", "paper's puzzles", "our puzzles", "paper's, margin order", "ours, margin order", "remasks"]
@@ -34,16 +36,6 @@ def speed(results: Path) -> str:
     files = sorted((results / "speed").glob("*.json"))
     found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in files}
     return f"{sampling_table(found)}\n\n{training_table(found)}"
-
-
-def _success(row: dict[str, Any]) -> str:
-    low, high = row["success_interval"]
-    return f"{100 * row['success_rate']:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
-
-
-def table(headings: list[str], rows: list[list[str]]) -> str:
-    lines = [headings, ["---"] + ["---:"] * (len(headings) - 1), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 TABLES = {"sudoku": sudoku, "speed": speed}

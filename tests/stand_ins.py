@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from prism.models.backbone import Backbone, Facts
+from prism.models.causal import Causal
 from prism.models.dit import DiT, DiTConfig
+from prism.models.llama import Llama, LlamaConfig
 from prism.models.oracle import Oracle, context_index
 from prism.noise import Noise
 from prism.sampling.draw import Draw
@@ -232,3 +234,24 @@ def check_end(steps: list[Step], given: State) -> None:
     assert (steps[-1].flipflops <= steps[-1].remasks).all()
     idle = given.frozen.all(1)
     assert (steps[-1].forwards[idle] == 0).all()
+
+
+def tiny_truth(vocabulary: int = 12, *, tied: bool = False) -> Causal:
+    """A causal model with random weights; every sequence begins with token 1."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        mask_id=0,
+        length=16,
+        hidden_size=16,
+        layers=2,
+        heads=4,
+        kv_heads=2,
+        intermediate_size=24,
+        head_size=4,
+        tied=tied,
+    )
+    model = Llama(config)
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=0.4)
+    return Causal(model, start=1)

@@ -1,8 +1,7 @@
 """How generated text is judged: its likelihood under a causal model, and beside it what keeps that figure honest.
 
 Perplexity alone can be gamed by repeating oneself, so diversity stands next to it: unigram entropy (the figure of ReMDM and
-PRISM), distinct n-grams, and the share of n-grams a text has used before. MAUVE (Pillutla et al. 2021) compares features of
-generated and real texts.
+PRISM), distinct n-grams, and the share of n-grams a text has used before.
 """
 
 from __future__ import annotations
@@ -83,12 +82,3 @@ def repetition(tokens: Tokens, n: int) -> Float[Tensor, " b"]:
     """The share of a sequence's n-grams that it has used before."""
     grams = tokens.unfold(1, n, 1)
     return torch.tensor([1 - len(row.unique(dim=0)) / len(row) for row in grams], dtype=torch.float64)
-
-
-def mauve(real: Float[np.ndarray, "n d"], generated: Float[np.ndarray, "m d"], seed: int = 25) -> float:
-    """1 for the same distribution of features, towards 0 for different ones; by mauve-text, with its defaults."""
-    try:
-        from mauve import compute_mauve
-    except ImportError as error:
-        raise ValueError("MAUVE needs mauve-text; run: pip install 'prism-mdm[mauve]'") from error
-    return float(compute_mauve(p_features=real, q_features=generated, seed=seed, verbose=False).mauve)

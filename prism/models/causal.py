@@ -15,14 +15,13 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional as F
 
 from prism.models.dit import rotate
 from prism.models.folder import ModelError
 from prism.models.llama import Attention, Layer, Llama, LlamaConfig
 from prism.noise import Noise, Purpose
 from prism.recording import record
-from prism.state import Mask, Tokens
+from prism.state import Mask, Reading, Tokens
 
 
 class Causal:
@@ -35,13 +34,10 @@ class Causal:
     @torch.no_grad()
     def log_likelihood(self, tokens: Tokens, attend: Mask | None = None) -> Float[Tensor, "b k"]:
         """log p(x^i | x^1 … x^{i-1}) of every token after the first; 0 on padding."""
-        hidden = self.llama(tokens, attend)[:, :-1]
-        logs = [
-            -F.cross_entropy(self.llama.unembed(rows).float(), wanted, reduction="none")
-            for rows, wanted in zip(hidden, tokens[:, 1:], strict=True)  # one row's logits at a time
-        ]
-        found = torch.stack(logs)
-        return found if attend is None else found * attend[:, 1:]
+        hidden, wanted = self.llama(tokens, attend)[:, :-1], tokens[:, 1:]
+        everywhere = torch.ones_like(wanted, dtype=torch.bool)
+        reading = Reading(hidden.flatten(0, 1), self.llama.unembed, self.llama.config.vocab_size, everywhere, None)
+        return reading.of(wanted).view_as(wanted) * (1 if attend is None else attend[:, 1:])
 
     def write(
         self, noise: Noise, length: int, draw: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]

@@ -130,10 +130,11 @@ class Llama(Backbone):
 
     def _visible(self, length: int, device: torch.device) -> Bool[Tensor, "l l"] | None:
         """Which positions each position sees; None where it sees all."""
+        widening = isinstance(self.future, Tensor)
+        if not widening and self.future == 1:
+            return None
         past = torch.ones(length, length, dtype=torch.bool, device=device).tril()
-        if isinstance(self.future, Tensor):
-            return past | (torch.rand(length, length, device=device) < self.future)
-        return past if self.future == 0 else None
+        return past | (torch.rand(length, length, device=device) < self.future) if widening else past
 
 
 class Layer(nn.Module):

@@ -12,9 +12,6 @@ from prism.models.causal import Causal
 from prism.noise import Noise
 from prism.sampling.draw import Draw
 
-CORPUS_SEED, VALIDATION_SEED, REFERENCE_SEED = 1, 2, 3
-"""Streams that share no sequence: to learn from, to choose by, and the truth's own samples to compare with."""
-
 
 def corpus(
     truth: Causal,

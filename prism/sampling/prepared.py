@@ -14,7 +14,7 @@ from torch import Tensor
 from prism.noise import Noise
 from prism.recording import record
 from prism.sampling.draw import Draw
-from prism.sampling.loop import Denoiser, Plan, Progress, Sample, turn
+from prism.sampling.loop import Denoiser, Plan, Progress, Sample, Windowed, turn
 from prism.sampling.policy import Policy
 from prism.schedule import Schedule
 from prism.state import State
@@ -55,6 +55,10 @@ class Prepared:
         compiled: bool = False,
         waits: bool | None = None,
     ) -> None:
+        if isinstance(model, Windowed):
+            raise ValueError(
+                f"A {type(model).__name__} decides at every step what to compute, which cannot be prepared; use generate."
+            )
         self.model, self.policy, self.steps, self.draw = model, policy, steps, draw or Draw()
         self.schedule, self.block, self.compiled, self.waits = schedule or policy.schedule, block, compiled, waits
         self.room = 0
@@ -78,10 +82,10 @@ class Prepared:
     def _run(self, asked: _Running) -> Progress:
         assert self._running is not None
         _write(self._running, asked)
-        plan, over = self._running.plan, _Lagging()
-        for _ in range(plan.longest if bool(asked.plan.lengths.any()) else 0):
+        running, over = self._running, _Lagging()
+        for _ in range(asked.plan.longest if bool(asked.plan.lengths.any()) else 0):
             self._again()
-            if plan.may_end_early and over(plan.finished(self._running.progress.state)):
+            if asked.plan.may_end_early and over(running.plan.finished(running.progress.state)):
                 break
         return self._running.progress
 

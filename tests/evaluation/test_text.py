@@ -5,12 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from stand_ins import tiny_truth
 
 import prism
 from prism.evaluation.known_truth import evaluate_known_truth, own_samples
 from prism.evaluation.text import TextRun, distinct, repetition, unigram_entropy
-from prism.models.causal import Causal
-from prism.models.llama import Llama, LlamaConfig
 
 
 def test_unigram_entropy() -> None:
@@ -41,20 +40,9 @@ def test_a_summary_holds_what_was_found() -> None:
     assert (found["nfe"], found["remasks"], found["flipflop_rate"]) == (4, 1, 0.5)
 
 
-def truth() -> Causal:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=12, mask_id=0, length=10, hidden_size=16, layers=1, heads=2, kv_heads=2, intermediate_size=16, head_size=8
-    )  # fmt: skip
-    model = Llama(config)
-    for weight in model.parameters():
-        torch.nn.init.normal_(weight, std=0.5)
-    return Causal(model, start=1)
-
-
 def test_a_known_truth_is_its_own_best_judge() -> None:
     """Its samples have its likelihood; a model that knows nothing writes less likely ones; every sample begins as given."""
-    law = truth()
+    law = tiny_truth()
     own = own_samples(law, samples=70, length=8, seed=0, batch=32)
     assert len(own.tokens) == 70
     torch.testing.assert_close(

@@ -93,5 +93,7 @@ def test_only_the_block_is_computed() -> None:
 def test_what_has_no_cache_says_so() -> None:
     with pytest.raises(ValueError, match="A DiT keeps no cache"):
         Cached(prism.DiT(prism.DiTConfig(vocab_size=5, mask_id=0, length=4, hidden_size=8, blocks=1, heads=2)))
+    with pytest.raises(ValueError, match="A Cached decides at every step what to compute"):
+        prism.Prepared(Cached(model()), POLICY, steps=4)
     with pytest.raises(ValueError, match="refresh=0 must be at least 1"):
         Cached(model(), refresh=0)

@@ -7,37 +7,18 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from stand_ins import tiny_truth
 from torch import Tensor
 
-from prism.models.causal import Causal, load_llama2c
+from prism.models.causal import load_llama2c
 from prism.models.folder import ModelError
-from prism.models.llama import Llama, LlamaConfig
+from prism.models.llama import Llama
 from prism.noise import Noise
 from prism.sampling.draw import Draw
 
 
-def small(vocabulary: int = 5, *, tied: bool = True) -> Llama:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        mask_id=0,
-        length=16,
-        hidden_size=16,
-        layers=2,
-        heads=4,
-        kv_heads=2,
-        intermediate_size=24,
-        head_size=4,
-        tied=tied,
-    )
-    model = Llama(config)
-    for weight in model.parameters():
-        torch.nn.init.normal_(weight, std=0.4)
-    return model
-
-
 def test_what_it_writes_has_the_likelihood_it_says() -> None:
-    truth = Causal(small(20), start=1)
+    truth = tiny_truth(20)
     tokens, logs = truth.write(Noise.rows(3, 6), 12, Draw())
     assert (tokens[:, 0] == 1).all()
     torch.testing.assert_close(truth.log_likelihood(tokens), logs, atol=1e-5, rtol=1e-5)
@@ -47,7 +28,7 @@ def test_what_it_writes_has_the_likelihood_it_says() -> None:
 
 def test_it_writes_its_own_distribution() -> None:
     """Three tokens after the first: all 125 continuations in their exact proportions."""
-    truth = Causal(small(), start=1)
+    truth = tiny_truth(5, tied=True)
     every = torch.tensor([(1, *rest) for rest in product(range(5), repeat=3)])
     exact = truth.log_likelihood(every).sum(1).exp().double()
     torch.testing.assert_close(exact.sum(), torch.tensor(1.0, dtype=torch.float64), atol=1e-5, rtol=0)
@@ -62,7 +43,7 @@ def test_it_writes_its_own_distribution() -> None:
 
 
 def test_padding_has_no_likelihood() -> None:
-    truth = Causal(small(20), start=1)
+    truth = tiny_truth(20)
     tokens = torch.randint(20, (2, 8))
     attend = torch.arange(8) < torch.tensor([[8], [5]])
     found = truth.log_likelihood(tokens, attend)
@@ -95,11 +76,11 @@ def write_llama2c(path: Path, model: Llama) -> None:
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_llama2c_file_is_the_model_it_was_made_from(tmp_path: Path, tied: bool) -> None:
-    model = small(20, tied=tied)
-    write_llama2c(tmp_path / "model.bin", model)
+    truth = tiny_truth(20, tied=tied)
+    write_llama2c(tmp_path / "model.bin", truth.llama)
     found = load_llama2c(tmp_path / "model.bin")
     tokens = torch.randint(20, (3, 10))
-    torch.testing.assert_close(found.log_likelihood(tokens), Causal(model, 1).log_likelihood(tokens))
+    torch.testing.assert_close(found.log_likelihood(tokens), truth.log_likelihood(tokens))
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
@@ -108,7 +89,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text.bin").write_bytes(b"once upon a time there was a file that was no model")
     with pytest.raises(ModelError, match=r"does not begin like a llama2\.c checkpoint"):
         load_llama2c(tmp_path / "text.bin")
-    write_llama2c(tmp_path / "model.bin", small())
+    write_llama2c(tmp_path / "model.bin", tiny_truth().llama)
     whole = (tmp_path / "model.bin").read_bytes()
     (tmp_path / "model.bin").write_bytes(whole[:-400])
     with pytest.raises(ModelError, match="its header asks for others"):
