@@ -132,7 +132,7 @@ def in_turns(contenders: dict[str, tuple[Callable[[], object], int]], turns: int
 
 
 def memory(work: Callable[[], object]) -> float | None:
-    """GiB at the most, beyond nothing: what a process of its own would need."""
+    """Does the work. GiB at the most, beyond nothing: what a process of its own would need; None where there is no GPU."""
     gc.collect()
     if not ON_GPU:
         work()
@@ -179,7 +179,7 @@ def sampling(case: Sampling, *, compiled: bool, slow: bool = True) -> dict[str, 
         "prism, block head": (prepared(block, case, state, taking_back, compiled=compiled), case.steps),
     }
     milliseconds = in_turns(contenders, 3)
-    gib = {name: memory(work) for name, (work, _) in contenders.items() if name == "prism"}
+    gib = {"prism": memory(contenders["prism"][0])} if ON_GPU else {}
     contenders.clear()
     if slow:
         for name, eta in (("published vanilla", 0.0), ("published prism", case.eta)):
@@ -187,7 +187,7 @@ def sampling(case: Sampling, *, compiled: bool, slow: bool = True) -> dict[str, 
             given = (model, state.tokens, ~state.frozen, taken, case.steps, case.nucleus, eta)
             work = lambda given=given: sample_steps(*given)  # noqa: E731
             milliseconds |= in_turns({name: (work, taken)}, 1)
-            gib[name] = memory(work)
+            gib |= {name: memory(work)} if ON_GPU else {}
     result = {
         "case": plain(case),
         "milliseconds_per_step": milliseconds,

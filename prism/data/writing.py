@@ -101,7 +101,8 @@ def writing_for(folder: Path | None, vocab_size: int, length: int | None) -> Wri
 def load_rows(path: Path, vocab_size: int) -> np.ndarray:
     """A .npy file of token ids, one sequence a row."""
     if not path.exists():
-        raise ValueError(f"{path}: no such file; expected a .npy array of token ids, one sequence a row.")
+        expected = "a .npy array of token ids, one sequence a row, or a folder written by prism tokenize"
+        raise ValueError(f"{path}: no such file; expected {expected}.")
     try:
         rows = np.load(path, allow_pickle=False)
     except ValueError as error:
