@@ -75,7 +75,8 @@ class Noise:
     def uniform(self, purpose: Purpose, length: int) -> Float[Tensor, "b l"]:
         """Float64 uniforms in (0, 1), one per position."""
         stream = _absorb(_absorb(self.keys, self.step), int(purpose))
-        positions = torch.arange(length, device=self.keys.device)
+        # by way of float64: the compiler takes a plain arange for an index, and multiplies it by 64-bit constants in 32 bits
+        positions = torch.arange(length, dtype=torch.float64, device=self.keys.device).long()
         bits = _shift_right(_absorb(stream[:, None], positions[None, :]), 12)
         return (bits.double() + 0.5) * 2.0**-52  # 53 bits with the half: exact in float64, never 0 and never 1
 

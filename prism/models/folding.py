@@ -65,6 +65,7 @@ class FoldedDiT(Backbone):
         shift, scale = last.adaLN_modulation(condition)[0].chunk(2)
         self.norm_scale, self.norm_shift = _kept((last.norm_final.weight * (1 + scale)).float()), _kept(shift.float())
         self.vocabulary = _linear(last.linear.weight, last.linear.bias, dtype)
+        self.to(model.device)  # the forbidden ids too
 
     def forward(self, tokens: Tokens, attend: Mask | None = None, cache: Cache | None = None) -> Hidden:
         if cache is not None:

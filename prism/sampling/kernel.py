@@ -2,8 +2,9 @@
 lies. Nothing of the size of the vocabulary is written and nothing is sorted.
 
 The nucleus is found by its least logit: the share of tokens at or above a pivot only falls as the pivot rises, so three pivots
-a pass close in on it until no logit lies between the bounds. Sums are in float64, as in `prism.sampling.draw`, the reference
-this is compared with; the same uniform numbers give the same tokens.
+a pass close in on it until no logit lies between the bounds. Sums are in float64, and logits are compared after the largest is
+taken off (which makes some of them equal), as in `prism.sampling.draw`, the reference this is compared with; the same uniform
+numbers give the same tokens.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def _draw(
     least = nothing
     if NUCLEUS < 1:
         share = kept * NUCLEUS
-        low = top - REACH  # what lies below weighs less than 1 - NUCLEUS: the share at `low` is too large,
-        high = top + 1.0  # and at `high` there is nothing
+        low = -REACH  # what lies below weighs less than 1 - NUCLEUS: the share at `low` is too large,
+        high = 1.0  # and at `high` there is nothing
         between = 1
         while between > 0:
             width = high - low
@@ -81,7 +82,8 @@ def _draw(
             count3 = tl.zeros([BLOCK], tl.int32)
             for first in range(0, vocabulary, BLOCK):
                 value = tl.load(logits + first + lanes, mask=first + lanes < vocabulary, other=nothing).to(tl.float32)
-                weight = _exp((value - top) * per_temperature, INTERPRETED).to(tl.float64)
+                value = (value - top) * per_temperature
+                weight = _exp(value, INTERPRETED).to(tl.float64)
                 mass1 += tl.where(value >= one, weight, 0.0)
                 mass2 += tl.where(value >= two, weight, 0.0)
                 mass3 += tl.where(value >= three, weight, 0.0)
@@ -102,17 +104,19 @@ def _draw(
                 low, high, between = two, three, tl.sum(count2, 0)
             else:
                 low, between = three, tl.sum(count3, 0)
-        least = tl.minimum(high, top)
+        least = tl.minimum(high, 0.0)
         if KEEP_CROSSING:
             below = tl.full([BLOCK], nothing, tl.float32)
             for first in range(0, vocabulary, BLOCK):
                 value = tl.load(logits + first + lanes, mask=first + lanes < vocabulary, other=nothing).to(tl.float32)
+                value = (value - top) * per_temperature
                 below = tl.maximum(below, tl.where(value < high, value, nothing))
-            least = tl.minimum(tl.max(below, 0), top)
+            least = tl.minimum(tl.max(below, 0), 0.0)
         inside = tl.zeros([BLOCK], tl.float64)
         for first in range(0, vocabulary, BLOCK):
             value = tl.load(logits + first + lanes, mask=first + lanes < vocabulary, other=nothing).to(tl.float32)
-            inside += tl.where(value >= least, _exp((value - top) * per_temperature, INTERPRETED).to(tl.float64), 0.0)
+            value = (value - top) * per_temperature
+            inside += tl.where(value >= least, _exp(value, INTERPRETED).to(tl.float64), 0.0)
         kept = tl.sum(inside, 0)
 
     wanted = tl.load(uniforms + row) * kept
@@ -121,7 +125,8 @@ def _draw(
     last = -1  # rounding may leave nothing above `wanted`
     while (found < 0) & (first < vocabulary):
         value = tl.load(logits + first + lanes, mask=first + lanes < vocabulary, other=nothing).to(tl.float32)
-        weight = _exp((value - top) * per_temperature, INTERPRETED).to(tl.float64)
+        value = (value - top) * per_temperature
+        weight = _exp(value, INTERPRETED).to(tl.float64)
         weight = tl.where(value >= least, weight, 0.0)
         reached = before + tl.cumsum(weight, 0)
         hit = tl.min(tl.where((reached > wanted) & (weight > 0), lanes, BLOCK), 0)
@@ -158,7 +163,7 @@ def draw(
             1 / temperature,
             NUCLEUS=nucleus,
             KEEP_CROSSING=keep_crossing,
-            REACH=temperature * math.log(vocabulary / max(1 - nucleus, 1e-300)) + 1,
+            REACH=math.log(vocabulary / max(1 - nucleus, 1e-300)) + 1,
             BLOCK=_BLOCK,
             INTERPRETED=_INTERPRETED,
             num_warps=8,
