@@ -29,6 +29,8 @@ class Judgements:
     """f^i(x^i | x), the model's own probability of the token it sees there: P2-self's score."""
     confidence: Float[np.ndarray, " n"]
     """The probability it had when it was committed: ReMDM-conf's score."""
+    entropy: Float[np.ndarray, " n"]
+    """Of f^i(· | x), in nats: how many other tokens would do there."""
     right: Bool[np.ndarray, " n"]
     """Whether the token is that of the reference; False everywhere without one."""
     filled: Float[np.ndarray, " n"]
@@ -71,16 +73,16 @@ class Witness:
             return
         row = chosen.nonzero()[:, 0]
         filled = state.committed.sum(1) / state.editable.sum(1).clamp_min(1)
+        log_f = step.prediction.log_probabilities(chosen)
         truth = None if self.truth is None else self.truth(state)
         right = torch.zeros_like(chosen) if truth is None else truth == state.tokens
         self._seen.append(
             Judgements(
                 quality=_numpy(quality[chosen]),
                 likelihood=_numpy(hidden_likelihood(self.model, state, chosen)),
-                own=_numpy(
-                    step.prediction.log_probabilities(chosen).gather(1, state.tokens[chosen][:, None])[:, 0].exp()
-                ),
+                own=_numpy(log_f.gather(1, state.tokens[chosen][:, None])[:, 0].exp()),
                 confidence=_numpy(state.confidence[chosen]),
+                entropy=_numpy(torch.special.entr(log_f.exp()).sum(1)),
                 right=right[chosen].cpu().numpy(),
                 filled=_numpy(filled[row]),
                 step=state.step[row].cpu().numpy(),

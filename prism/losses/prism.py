@@ -85,7 +85,7 @@ class PrismLoss:
             first = model.predict(masked.tokens, batch.attend)
 
         with torch.no_grad():  # f_sg(θ): the same forward pass, without its gradient
-            pairs = [self._unmask(first, batch, masked, mask_id, noise.replica(j)) for j in range(self.ys)]
+            pairs = [self.unmask(first, batch, masked, mask_id, noise.replica(j)) for j in range(self.ys)]
         y, chosen = (torch.cat(parts) for parts in zip(*pairs, strict=True))
         x = batch.tokens.repeat(self.ys, 1)
         attend = None if batch.attend is None else batch.attend.repeat(self.ys, 1)
@@ -102,7 +102,7 @@ class PrismLoss:
         denoising = denoising_loss(first, batch, masked, self.weighting).mean()
         return Loss(quality + self.regulariser * denoising, parts | {"denoising": denoising.detach()})
 
-    def _unmask(
+    def unmask(
         self, prediction: Prediction, batch: Batch, masked: Masked, mask_id: int, noise: Noise
     ) -> tuple[Tokens, Mask]:
         """(y, S): min(k, n) masks of z committed as sampling would commit them."""

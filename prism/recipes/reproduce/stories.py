@@ -1,0 +1,252 @@
+"""Text whose truth is known (World A): a causal model writes the corpus, a masked diffusion model learns it, PRISM corrects
+what it writes, and the causal model tells how likely that is.
+
+The paper's text experiment (Section 4.2 and Appendix D) asked of a world in which nothing has to be guessed: the data have a
+law, the law has an entropy, and what a sampler writes lies so many nats above it. Stories15M (llama2.c) is such a law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor
+
+from prism.evaluation.known_truth import evaluate_known_truth, own_samples
+from prism.evaluation.text import TextRun
+from prism.losses.denoising import DenoisingLoss
+from prism.losses.masking import Batch
+from prism.losses.prism import Likelihood, PrismLoss
+from prism.models.attach import PrismModel, attach
+from prism.models.causal import Causal
+from prism.models.dit import DiT, DiTConfig
+from prism.models.folding import for_sampling
+from prism.models.heads import BlockConfig, FinalLayerConfig, HeadConfig
+from prism.models.hub import load_backbone, load_model
+from prism.recipes.known_truth import corpus
+from prism.recipes.reproduce.workshop import Workshop
+from prism.recipes.sampling import Sampling
+from prism.sampling.draw import Draw
+from prism.sampling.loop import Denoiser
+from prism.sampling.order import RandomOrder, TopProbability
+from prism.training import Cosine, Optimisation, Precision, Shuffled
+
+CORPUS_SEED, HELD_OUT_SEED, TRUTH_SEED = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large to do it. `ablation` fine-tunes the variants."""
+
+    hidden_size: int
+    blocks: int
+    heads: int
+    length: int
+    sequences: int
+    """Written by the truth to learn from."""
+    held_out: int
+    pretraining: Optimisation
+    finetuning: Optimisation
+    ablation: Optimisation
+    samples: int
+    at_once: int
+    """Sequences sampled at a time."""
+    steps: tuple[int, ...]
+    """Forward passes, the fewest first."""
+    witnesses: int = 500
+    """Sequences watched for calibration."""
+
+    def model(self, truth: Causal) -> DiTConfig:
+        """The mask is the id behind the truth's vocabulary."""
+        vocabulary = truth.llama.config.vocab_size
+        return DiTConfig(
+            vocab_size=vocabulary + 1,
+            mask_id=vocabulary,
+            length=self.length,
+            hidden_size=self.hidden_size,
+            blocks=self.blocks,
+            heads=self.heads,
+            dropout=0.0,
+        )
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to fine-tune."""
+
+    loss: PrismLoss
+    head: Callable[[int, int], HeadConfig | None] = lambda d, heads: BlockConfig(d, heads=heads, dropout=0.0)
+    tune_backbone: bool = True
+
+
+MAIN = PrismLoss(k=8, ys=4, regulariser=0.5, order=TopProbability())
+VARIANTS: dict[str, Variant] = {
+    "main": Variant(MAIN),
+    "k=4, n_y=8": Variant(replace(MAIN, k=4, ys=8)),
+    "k=16, n_y=2": Variant(replace(MAIN, k=16, ys=2)),
+    "k=32, n_y=1": Variant(replace(MAIN, k=32, ys=1)),
+    "nucleus 0.9": Variant(replace(MAIN, draw=Draw(nucleus=0.9))),
+    "nucleus 0.5": Variant(replace(MAIN, draw=Draw(nucleus=0.5))),
+    "S at random": Variant(replace(MAIN, order=RandomOrder())),
+    "final-layer head": Variant(MAIN, lambda d, heads: FinalLayerConfig(d)),
+    "frozen backbone": Variant(replace(MAIN, regulariser=0.0), tune_backbone=False),
+}
+
+
+def _on_gpu(steps: int, batch: int, **settings: Any) -> Optimisation:
+    return Optimisation(
+        steps,
+        batch,
+        rate=Cosine(),
+        precision=Precision.BF16,
+        compile=True,
+        ema=0.999,
+        keep=1,
+        evaluate_every=max(1, steps // 5),
+        checkpoint_every=max(1, steps // 5),
+        **settings,
+    )
+
+
+def _on_cpu(steps: int, **settings: Any) -> Optimisation:
+    return Optimisation(steps, 8, rate=Cosine(), ema=0.9, evaluate_every=max(1, steps // 2), **settings)
+
+
+SCALES: dict[str, Scale] = {
+    "full": Scale(
+        hidden_size=512,
+        blocks=12,
+        heads=8,
+        length=256,
+        sequences=1_228_800,  # 315M tokens
+        held_out=1024,
+        pretraining=_on_gpu(12_000, 512, lr=1e-3, muon_lr=3e-3, warmup=300),
+        finetuning=_on_gpu(3_000, 256, lr=1.5e-4, warmup=100),
+        ablation=_on_gpu(800, 256, lr=1.5e-4, warmup=50),
+        samples=2_000,
+        at_once=500,
+        steps=(16, 32, 64, 128, 256),
+    ),
+    "tiny": Scale(
+        hidden_size=32,
+        blocks=2,
+        heads=2,
+        length=16,
+        sequences=64,
+        held_out=16,
+        pretraining=_on_cpu(20, lr=3e-3, muon_lr=1e-2),
+        finetuning=_on_cpu(6, lr=1e-3),
+        ablation=_on_cpu(2, lr=1e-3),
+        samples=6,
+        at_once=4,
+        steps=(4, 8),
+        witnesses=4,
+    ),
+}
+
+
+class StoriesStudy:
+    """The truth, its corpus, and the models by name, each made when it is first asked for."""
+
+    def __init__(self, scale: Scale, workshop: Workshop, truth: Causal) -> None:
+        self.scale, self.workshop = scale, workshop
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.truth = Causal(truth.llama.to(self.device), truth.start)
+
+    @cached_property
+    def corpus(self) -> Integer[Tensor, "n l"]:
+        self.workshop.tell(f"  writing {self.scale.sequences:,} sequences of {self.scale.length} tokens")
+        return self._written(self.scale.sequences, CORPUS_SEED)
+
+    def _written(self, sequences: int, seed: int) -> Integer[Tensor, "n l"]:
+        on_gpu = self.device.type == "cuda"
+        return corpus(self.truth, sequences, self.scale.length, seed=seed, batch=8192 if on_gpu else 64)
+
+    def held_out(self) -> Batch:
+        """Other samples of the same law; the start token is always given."""
+        rows = self._written(self.scale.held_out, HELD_OUT_SEED).long().cpu()
+        return Batch(rows, self._free(rows))
+
+    def _examples(self, seed: int) -> Shuffled:
+        return Shuffled(self.corpus, self._free(self.corpus), seed=seed)
+
+    @staticmethod
+    def _free(rows: Tensor) -> Tensor:
+        """Everything but the start token; one row of it in memory, however many there are."""
+        return (torch.arange(rows.shape[1], device=rows.device) > 0).expand(rows.shape)
+
+    @lru_cache(maxsize=1)  # noqa: B019 (a study lives as long as the process)
+    def own(self, *, seed: int = TRUTH_SEED) -> TextRun:
+        """What the truth itself writes: its entropy, and the texts MAUVE compares with."""
+        return own_samples(
+            self.truth, samples=self.scale.samples, length=self.scale.length, seed=seed, batch=self.scale.at_once
+        )
+
+    def pretrained(self) -> Path:
+        def make() -> DiT:
+            torch.manual_seed(0)
+            return DiT(self.scale.model(self.truth))
+
+        examples = lambda: self._examples(0)  # noqa: E731
+        return self.workshop.model("pretrained", make, DenoisingLoss(), examples, self.held_out, self.scale.pretraining)
+
+    def tuned(self) -> Path:
+        return self._tune("prism", Variant(MAIN), self.scale.finetuning)
+
+    def likelihood_tuned(self, *, longer: bool = False) -> Path:
+        """Tuned with the likelihood loss, without a head; for as many steps as PRISM or twice as many (Appendix D.6)."""
+        settings = self.scale.finetuning
+        settings = replace(settings, steps=2 * settings.steps) if longer else settings
+        variant = Variant(replace(MAIN, target=Likelihood()), head=lambda d, heads: None)
+        return self._tune("likelihood" + "-twice" * longer, variant, settings)
+
+    def variant(self, name: str) -> Path:
+        folder = f"variant-{name}".replace(", ", "-").replace(" ", "-").replace("=", "-")
+        return self._tune(folder, VARIANTS[name], self.scale.ablation)
+
+    def _tune(self, name: str, variant: Variant, settings: Optimisation) -> Path:
+        def make() -> PrismModel:
+            torch.manual_seed(settings.seed)
+            backbone = load_backbone(self.pretrained())
+            head = variant.head(self.scale.hidden_size, self.scale.heads)
+            return attach(backbone, head, tune_backbone=variant.tune_backbone)
+
+        examples = lambda: self._examples(100)  # noqa: E731
+        return self.workshop.model(name, make, variant.loss, examples, self.held_out, settings)
+
+    @lru_cache(maxsize=2)  # noqa: B019
+    def load(self, path: Path, *, compiled: bool = True) -> Any:
+        """To sample from: on a GPU in bfloat16, as it was trained."""
+        on_gpu = self.device.type == "cuda"
+        model = for_sampling(load_model(path, device=self.device), torch.bfloat16 if on_gpu else torch.float32)
+        if on_gpu and compiled:
+            torch.compiler.reset()  # or the eighth model would be refused and run uncompiled
+            (model.backbone if isinstance(model, PrismModel) else model).compile(dynamic=False)
+        return model
+
+    def write(self, model: Denoiser, sampling: Sampling, *, samples: int | None = None) -> TextRun:
+        assert sampling.steps is not None
+        return evaluate_known_truth(
+            model,
+            self.truth,
+            sampling.build_policy(),
+            steps=sampling.steps,
+            samples=samples or self.scale.samples,
+            length=self.scale.length,
+            seed=sampling.seed,
+            draw=sampling.build_draw(),
+            schedule=sampling.build_schedule(),
+            batch=self.scale.at_once,
+        )
+
+    @torch.no_grad()
+    def features(self, tokens: np.ndarray) -> Float[np.ndarray, "n d"]:
+        """For MAUVE: the truth's last hidden state at the last token, as the published one takes GPT-2's."""
+        parts = torch.from_numpy(tokens).split(self.scale.at_once)
+        return np.concatenate([self.truth.llama(part.to(self.device))[:, -1].float().cpu().numpy() for part in parts])

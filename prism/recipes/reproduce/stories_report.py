@@ -1,0 +1,235 @@
+"""The study of known truth to look at and to read: figures and a page of tables, from the result files and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from prism.recipes.reproduce.stories_results import best_of
+from prism.recipes.reproduce.sudoku_report import STYLE, Figure, Result, table
+
+MORE_STYLE = {
+    "mdlm": ("0.2", ":"),
+    "remdm-rescale": ("tab:olive", "--"),
+    "forward-backward": ("tab:brown", "-"),
+    "dfm": ("tab:pink", "-"),
+    "p2-joint": ("tab:purple", ":"),
+}
+
+
+def write_report(results: Path) -> Path:
+    """`results/*.json` drawn and tabled in `results/README.md`, with the figures beside it."""
+    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))}
+    sections = [section(found, results) for section in SECTIONS]
+    page = results / "README.md"
+    page.write_text(
+        "# Text whose truth is known: results\n\nMade by `prism reproduce known-truth` from the JSON files beside this page; "
+        "every one of them holds the record of its run. *Excess* is -log p under the truth, in nats a token, above what the "
+        "truth's own texts have; *entropy* is that of a text's unigrams. Intervals are 95 %, over samples.\n\n"
+        + "\n\n".join(filter(None, sections))
+        + "\n",
+        encoding="utf-8",
+    )
+    return page
+
+
+def _label(row: Result) -> str:
+    return row["method"] if row["weights"] == "prism" else f"{row['method']} ({row['weights']})"
+
+
+def _style(label: str) -> tuple[str, str]:
+    return (STYLE | MORE_STYLE).get(label, STYLE.get(label.split(" ")[0], ("0.6", "-")))
+
+
+def _number(row: Result, name: str) -> str:
+    low, high = row[f"{name}_interval"]
+    return f"{row[name]:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _by_steps(found: dict[str, Result]) -> dict[int, Result]:
+    of = {int(name.split("_")[1]): result for name, result in found.items() if name.split("_")[0] in SWEPT}
+    return dict(sorted(of.items()))
+
+
+SWEPT = ("sweep", "methods")
+
+
+def best_rows(result: Result) -> list[Result]:
+    """Every method's best setting: the most likely text among the settings as diverse as the data."""
+    labels = dict.fromkeys(_label(row) for row in result["rows"])
+    return [
+        best_of([row for row in result["rows"] if _label(row) == label], result["truth"]["entropy"]) for label in labels
+    ]
+
+
+def main_table(found: dict[str, Result]) -> str:
+    """Every method's best setting at the fewest steps, the likeliest first."""
+    scores = {row["name"]: row for row in found.get("mauve", {}).get("rows", [])}
+    lines = []
+    for steps, result in list(_by_steps(found).items())[:2]:
+        for row in sorted(best_rows(result), key=lambda row: row["nll"]):
+            score = scores.get(row["name"])
+            lines.append(
+                [
+                    steps,
+                    _label(row),
+                    _setting(row),
+                    _number(row, "excess"),
+                    _number(row, "entropy"),
+                    "–" if score is None else _number(score, "mauve"),
+                    f"{row['repetition_4']:.3f}",
+                    f"{row['remasks']:.0f}",
+                    f"{row['seconds']:.1f}",
+                ]
+            )
+        truth = result["truth"]
+        lines.append(
+            [steps, "*the truth itself*", "", "0", _number(truth, "entropy"), "", f"{truth['repetition_4']:.3f}"]
+        )
+    headings = ["N", "method", "setting", "excess", "entropy", "MAUVE", "repeated 4-grams", "remasks", "s"]
+    return table(headings, [[*line, *[""] * (len(headings) - len(line))] for line in lines])
+
+
+def _setting(row: Result) -> str:
+    given = row["sampling"]
+    parts = [f"p={row['nucleus']:g}"]
+    parts += [f"η={given['eta']:.3g}"] if given.get("eta") is not None else []
+    parts += [f"from {given['on']:g}"] if given.get("on") is not None else []
+    return ", ".join(parts)
+
+
+def _main(found: dict[str, Result], results: Path) -> str:
+    if not _by_steps(found):
+        return ""
+    return (
+        "## Every method's best setting on the same weights\n\nAmong the settings tried, the most likely text whose entropy is "
+        f"no more than 0.1 nats below the data's.\n\n{main_table(found)}"
+    )
+
+
+def _steps(found: dict[str, Result], results: Path) -> str:
+    by_steps = _by_steps(found)
+    if not by_steps:
+        return ""
+    lines: dict[str, list[tuple[int, Result]]] = {}
+    for steps, result in by_steps.items():
+        for row in best_rows(result):
+            lines.setdefault(_label(row), []).append((steps, row))
+    with Figure(results / "steps.svg", 2) as axes:
+        for label, points in lines.items():
+            colour, line = _style(label)
+            for ax, what in zip(axes, ("excess", "entropy"), strict=True):
+                places = [steps for steps, _ in points]
+                ax.plot(places, [row[what] for _, row in points], line, color=colour, label=label, marker=".")
+                ax.set(xlabel="forward passes", ylabel=f"{what}, nats", xscale="log")
+                ax.set_xticks(list(by_steps), [str(steps) for steps in by_steps])
+        truth = next(iter(by_steps.values()))["truth"]["entropy"]
+        axes[1].axhline(truth, color="0.7", linewidth=0.8)
+        axes[0].legend(fontsize=6, ncols=2)
+    return "## More forward passes\n\n![excess and entropy over forward passes](steps.svg)"
+
+
+def _frontier(found: dict[str, Result], results: Path) -> str:
+    swept = {steps: result for steps, result in _by_steps(found).items() if f"sweep_{steps}" in found}
+    if not swept:
+        return ""
+    with Figure(results / "frontier.svg", len(swept)) as axes:
+        for ax, (steps, result) in zip(axes, swept.items(), strict=True):
+            for label in dict.fromkeys(_label(row) for row in result["rows"]):
+                rows = sorted((row for row in result["rows"] if _label(row) == label), key=lambda row: row["entropy"])
+                ax.plot(
+                    [row["entropy"] for row in rows],
+                    [row["excess"] for row in rows],
+                    "o",
+                    markersize=3.5,
+                    color=_style(label)[0],
+                    label=label,
+                )
+            ax.plot(result["truth"]["entropy"], 0, "*", color="black", label="the truth")
+            ax.set(title=f"{steps} forward passes", xlabel="entropy, nats", ylabel="excess, nats a token")
+        axes[0].legend(fontsize=5, ncols=2)
+    return (
+        "## Likelihood and diversity\n\nEvery setting tried; likelihood can be bought with diversity, so both are shown.\n\n"
+        "![excess against entropy](frontier.svg)"
+    )
+
+
+def _knowledge(found: dict[str, Result], results: Path) -> str:
+    if "knowledge" not in found:
+        return ""
+    result = found["knowledge"]
+    with Figure(results / "knowledge.svg", 3) as axes:
+        run = result["runs"]["vanilla"]
+        for number, curve in enumerate(run["by_fifth_filled"]):
+            shade = str(0.8 - 0.2 * number)
+            label = f"{20 * number}–{20 * number + 20} % written, ECE {curve['ece']:.3f}"
+            axes[0].plot(curve["predicted"], curve["observed"], ".-", color=shade, label=label)
+        axes[0].set(title="without remasking", xlabel="quality", ylabel="f(token | rest)")
+        curve = result["detection"]["against_truth"]
+        axes[1].plot(curve["predicted"], curve["observed"], ".-", color="tab:red", label=f"ECE {curve['ece']:.3f}")
+        axes[1].set(title="tokens drawn into true texts", xlabel="quality", ylabel="share that are the text's own")
+        for ax in axes[:2]:
+            ax.plot([0, 1], [0, 1], ":", color="0.7")
+            ax.legend(fontsize=6)
+        scatter = run["scatter"]
+        axes[2].scatter(scatter["quality"], scatter["entropy"], s=2, alpha=0.4, color="tab:red")
+        axes[2].set(title="quality and entropy", xlabel="quality", ylabel="entropy of f, nats")
+    lines = [[name, f"{run['against_likelihood']['ece']:.3f}", run["tokens"]] for name, run in result["runs"].items()]
+    scores = ", ".join(f"{name} {value:.3f}" for name, value in result["detection"]["auroc"].items())
+    return (
+        "## Does the head know?\n\n![calibration](knowledge.svg)\n\n"
+        + table(["run", "ECE against f(token given the rest)", "tokens"], lines)
+        + f"\n\nAUROC of finding the tokens that are not the text's own: {scores}."
+    )
+
+
+def _listed(name: str, title: str, about: str) -> Callable[[dict[str, Result], Path], str]:
+    def section(found: dict[str, Result], results: Path) -> str:
+        if name not in found:
+            return ""
+        rows: Sequence[Result] = found[name]["rows"]
+        lines = [
+            [
+                row["weights"].removeprefix("variant-"),
+                row["method"],
+                _setting(row),
+                row["steps"],
+                _number(row, "excess"),
+                _number(row, "entropy"),
+                f"{row['remasks']:.0f}",
+            ]
+            for row in rows
+        ]
+        headings = ["weights", "method", "setting", "N", "excess", "entropy", "remasks"]
+        return f"## {title}\n\n{about}\n\n{table(headings, lines)}"
+
+    return section
+
+
+def _training(found: dict[str, Result], results: Path) -> str:
+    if "training" not in found:
+        return ""
+    result = found["training"]
+    told = "; ".join(
+        f"{name}: {model['record']['wall_seconds']:.0f} s, held-out loss {model['chosen']['loss']:.4f}"
+        for name, model in result["models"].items()
+    )
+    return (
+        f"## How the models were made\n\nA corpus of {result['corpus']['tokens'] / 1e6:.0f}M tokens by the truth, whose "
+        f"entropy is {result['truth']['nll']:.4f} nats a token. {told}."
+    )
+
+
+SECTIONS: tuple[Callable[[dict[str, Result], Path], str], ...] = (
+    _training,
+    _main,
+    _frontier,
+    _steps,
+    _knowledge,
+    _listed("equal_remasks", "At the same number of remasks", "Strengths set so that all take back about as many."),
+    _listed("ablations", "One thing changed at a time", "Short fine-tunings of the same backbone."),
+    _listed(
+        "phases", "When remasking begins", "PRISM from different moments on, and with η that does not fall with N."
+    ),
+)
