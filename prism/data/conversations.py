@@ -1,7 +1,8 @@
 """Conversations to fine-tune on: {prompt, completion} or {messages}, turned into tokens by the model's own chat template.
 
-A row is a prompt, which is never masked and never scored, and an answer, which ends with the end-of-text token. Of several turns
-the last answer is the one that is learned: attention goes both ways, and an earlier one could be read off what was said after it.
+A row is a prompt, which is never masked and never scored, and an answer, which ends with the end-of-text token. Of several
+turns the last answer is the one that is learned: attention goes both ways, and an earlier one could be read off what was said
+after it.
 """
 
 from __future__ import annotations
@@ -88,7 +89,9 @@ class TooLong(Enum):
 class Padding(Enum):
     """What fills a row after its answer."""
 
-    LEARNED = "end-of-text tokens like any other: seen, masked and learned. So a model learns how long its answer is (LLaDA's SFT)"
+    LEARNED = (
+        "end-of-text tokens like any other, seen, masked and learned: how LLaDA's SFT teaches the length of an answer"
+    )
     UNSEEN = "nothing: never attended to, masked or learned"
 
 

@@ -109,7 +109,7 @@ def train(
     with (
         bar,
         _tracking(accelerator, description, begin),
-        _recomputed(blocks_of(model) if settings.recompute else []),
+        recomputed(blocks_of(model) if settings.recompute else []),
         _compiled(to_compile if settings.compile else []),
     ):
         for step in range(begin, settings.steps):
@@ -242,7 +242,7 @@ def _compiled(parts: list[nn.Module]) -> Iterator[None]:
 
 
 @contextmanager
-def _recomputed(blocks: list[nn.Module]) -> Iterator[None]:
+def recomputed(blocks: list[nn.Module]) -> Iterator[None]:
     for block in blocks:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
     try:
