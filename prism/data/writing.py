@@ -18,6 +18,8 @@ TOKENIZER_FILES = (
     "vocab.txt",
     "vocab.json",
     "merges.txt",
+    "added_tokens.json",
+    "chat_template.jinja",
 )
 
 
