@@ -181,20 +181,29 @@ def dataset_rows(name: str, config: str | None, split: str, skip: int = 0) -> It
 
 def load_tokenizer(name: str | Path) -> Any:
     """A fast tokenizer of transformers from a folder or the hub, or the byte-level BPE of GPT-2 from a folder that has no more
-    than its vocabulary and merges (`*vocab.json`, `*merges.txt`)."""
-    from transformers import AutoTokenizer, GPT2Tokenizer
+    than its vocabulary and merges (`*vocab.json`, `*merges.txt`). Code that lies beside it is never run: those that bring some
+    are plain tokenizers (LLaDA) or Qwen2's (Dream) all the same."""
+    from transformers import AutoTokenizer, GPT2Tokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
     folder = Path(name)
     vocabularies, merges = sorted(folder.glob("*vocab.json")), sorted(folder.glob("*merges.txt"))
     if len(vocabularies) == len(merges) == 1 and not list(folder.glob("*config.json")):
         return GPT2Tokenizer(vocab=str(vocabularies[0]), merges=str(merges[0]))
+    kind: Any = AutoTokenizer
+    if _brings_code(folder):
+        kind = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else Qwen2Tokenizer
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        tokenizer = kind.from_pretrained(name, trust_remote_code=False)
     except (ValueError, OSError) as error:
         raise TextError(f"There is no tokenizer in {str(name)!r}: {first_line(error)}") from error
     if not tokenizer.is_fast:
         raise TextError(f"The tokenizer of {str(name)!r} has no fast version (tokenizer.json); convert it first.")
     return tokenizer
+
+
+def _brings_code(folder: Path) -> bool:
+    configs = (folder / name for name in ("config.json", "tokenizer_config.json"))
+    return any(config.is_file() and "auto_map" in json.loads(config.read_text(encoding="utf-8")) for config in configs)
 
 
 def end_of_text(tokenizer: Any) -> int:

@@ -15,7 +15,7 @@ from prism.models.folder import ModelError
 def in_four_bits(backbone: Backbone, device: torch.device) -> Backbone:
     """The linear layers of the backbone's blocks packed into NF4 on their way to `device`, and multiplied in bfloat16;
     the rest (embedding, norms, vocabulary projection) moves there as it is. What is packed cannot be trained or saved."""
-    bitsandbytes = _bitsandbytes()
+    bitsandbytes = import_bitsandbytes()
     backbone.packed_from = fingerprint(backbone)
     for name, layer in _block_layers(backbone).items():
         packed = bitsandbytes.nn.Linear4bit(
@@ -42,7 +42,7 @@ def _block_layers(backbone: Backbone) -> dict[str, nn.Linear]:
     }
 
 
-def _bitsandbytes() -> Any:
+def import_bitsandbytes() -> Any:
     try:
         import bitsandbytes
     except ImportError as error:

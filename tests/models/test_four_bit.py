@@ -39,7 +39,10 @@ def test_without_bitsandbytes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_blocks_are_packed_and_adapted(tmp_path: Path) -> None:
     x = torch.randint(VOCABULARY, (2, 9), generator=torch.Generator().manual_seed(1))
-    exact, packed = wide(), wide().train()  # no dropout in it; in evaluation it is repacked on a CPU, and learns no more
+    exact, packed = (
+        wide(),
+        wide().train(),
+    )  # no dropout in it; in evaluation it is repacked on a CPU, and learns no more
     mark, before = fingerprint(packed), exact(x)
     with torch.backends.mkldnn.flags(enabled=False):
         packed = in_four_bits(packed, CPU)
