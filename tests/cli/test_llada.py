@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -118,10 +120,11 @@ def test_end_to_end(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     model = prism.load_model(tuned)
     assert isinstance(model, prism.PrismModel)
     with torch.no_grad():
-        prediction = model.predict(torch.randint(6, 320, (2, 20), generator=torch.Generator().manual_seed(0)))
-    assert prediction.quality.shape == (2, 20)
-    assert bool(((prediction.quality > 0) & (prediction.quality < 1)).all())
-    assert float(prediction.quality.std()) > 0
+        x = torch.randint(6, 320, (2, 20), generator=torch.Generator().manual_seed(0))
+        quality = model.predict(x).quality
+    assert quality.shape == (2, 20)
+    assert bool(((quality > 0) & (quality < 1)).all())
+    assert float(quality.std()) > 0
 
     words = ["sample", "--model", str(tuned), "--prompt", "the cat", "--length", "12", "--k", "1", "--steps", "6"]
     assert main([*words, "--json", str(out)]) == 0
@@ -167,26 +170,83 @@ def test_interrupted_and_resumed_it_ends_with_the_same_bits(
         assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "calm" / file).read_bytes(), file
 
 
+def test_the_documented_commands_run(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As they stand, on files of those names, with a smaller adapter."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "finetuning.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(folder / "llada", "GSAI-ML/LLaDA-8B-Instruct")
+    lines = page.partition("```json\n")[2].partition("```")[0]
+    Path("chat.jsonl").write_text(lines * 20)
+    commands = [shlex.split(line, comments=True) for line in page.split("```")[1].splitlines()[1:]]
+    smaller = {"finetune": [*SMALL.split(), "--steps", "2", "--length", "200"], "score": []}
+    assert [words[:2] for words in commands] == [["prism", command] for command in smaller]
+    for (_, command, *words), options in zip(commands, smaller.values(), strict=True):
+        assert main([command, *words, *options]) == 0, capsys.readouterr().err
+    assert re.search(r"40 conversations \(0 dropped", capsys.readouterr().out)
+
+
+def test_what_learns_is_as_large_as_the_paper_says() -> None:
+    """LLaDA-8B without its weights; the paper rounds 218M to 240M and 250M."""
+    sizes = {
+        "hidden_size": 4096,
+        "layers": 32,
+        "heads": 32,
+        "kv_heads": 32,
+        "intermediate_size": 12288,
+        "head_size": 128,
+    }
+    command = parse([*RECIPE, "--data", "d.jsonl"])
+    assert isinstance(command, Finetune)
+    with torch.device("meta"):
+        backbone = prism.Llama(prism.LlamaConfig(vocab_size=126464, mask_id=126336, length=4096, **sizes))
+        model = attach(backbone, command.build_head(4096), lora=command.build_lora())
+    learned = {name: sum(weight.numel() for weight in group) for name, group in model.trainable().items()}
+    assert learned == {"backbone": 0, "lora": 201_326_592, "head": 16_793_601}
+
+
 # ── several processes ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def in_two_processes(way: str, words: list[str]) -> str:
+    """Launched with a configuration that comes with the package."""
+    launch = ["-m", "accelerate.commands.launch", "--config_file", str(configuration(way)), "--num_processes", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(prism.__file__).parents[1])}
+    environment["ONEDNN_MAX_CPU_ISA"] = "AVX2"  # see `plain_products`
+    command = [sys.executable, *launch, "-m", "prism", *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def configuration(way: str) -> Path:
+    return Path(prism.__file__).parent / "recipes" / "accelerate" / f"{way}.yaml"
 
 
 @pytest.mark.parametrize("way", ["ddp", "fsdp2"])
 def test_two_processes_agree_with_one(folder: Path, tmp_path: Path, way: str) -> None:
-    """Launched with the configuration that comes with the package; without dropout, which is drawn by each process."""
+    """Without dropout, which each process draws for itself."""
     exact = ["--steps", "2", "--lora_dropout", "0", "--precision", "fp32", "--base", "float32", "--accumulate", "1"]
-    launch = ["-m", "accelerate.commands.launch", "--config_file", str(configuration(way)), "--num_processes", "2"]
-    words = [sys.executable, *launch, "-m", "prism", *finetune(folder, tmp_path / "two", *exact)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(prism.__file__).parents[1])}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.count("34 sequences") == 1  # one of them speaks
+    said = in_two_processes(way, finetune(folder, tmp_path / "two", *exact))
+    assert said.count("34 sequences") == 1  # one of them speaks
     assert main(finetune(folder, tmp_path / "one", *exact)) == 0
     one, two = (load_file(tmp_path / run / "corrector" / "adapter_model.safetensors") for run in ("one", "two"))
     torch.testing.assert_close(two, one, atol=1e-5, rtol=1e-3)
 
 
-def configuration(way: str) -> Path:
-    return Path(prism.__file__).parent / "recipes" / "accelerate" / f"{way}.yaml"
+def test_two_processes_share_a_bfloat16_base_and_resume(folder: Path, tmp_path: Path) -> None:
+    """The recipe as it is: LoRA and head in float32 beside what is frozen in bfloat16, blocks computed anew."""
+    words = [*finetune(folder, tmp_path / "run", "--steps", "4", "--checkpoint_every", "2"), "--accumulate", "1"]
+    in_two_processes("fsdp2", words)
+    adapter, checkpoints = (tmp_path / "run" / name for name in ("corrector", "training/checkpoints"))
+    before = load_file(adapter / "adapter_model.safetensors")
+    assert {weight.dtype for weight in before.values()} == {torch.float32}
+    shutil.rmtree(adapter)
+    shutil.rmtree(checkpoints / "step-00000004")  # as if killed before it
+    in_two_processes("fsdp2", [*words, "--resume", "true"])
+    torch.testing.assert_close(load_file(adapter / "adapter_model.safetensors"), before, atol=0, rtol=0)
+    assert isinstance(prism.load_model(tmp_path / "run"), prism.PrismModel)
 
 
 # ── what cannot be ──────────────────────────────────────────────────────────────────────────────────────────────────
