@@ -152,9 +152,8 @@ class _Run(_Corpus, TrainingOptions, Command):
         """Train, and take the averaged weights."""
         learning = sum(p.numel() for p in model.parameters() if p.requires_grad)
         processes, shards = launched()
-        rows = max(1, self.batch // (processes * self.accumulate))
+        rows, settings = max(1, self.batch // (processes * self.accumulate)), self.build_optimisation()
         passes = loss.ys + (loss.regulariser > 0) if isinstance(loss, PrismLoss) else 1
-        settings = self.build_optimisation()
         needed = estimate(model, settings, rows=rows, length=material.length, passes=passes, shards=shards)
         console.print(
             f"{parameters(model):,} parameters, {learning:,} of them learn; "
@@ -283,6 +282,8 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
     def check(self) -> None:
         super().check()
         self.base_dtype()
+        self.build_padding()
+        self.build_too_long()
         if self.in_four_bits:
             if not torch.cuda.is_available():
                 raise ValueError("--base 4bit needs an NVIDIA GPU and this machine has none; use --base bfloat16.")
@@ -293,12 +294,13 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
     def run(self) -> dict[str, Any]:
         clock = Stopwatch()
         loss, lora = self.build_loss(), self.build_lora()
-        self.build_optimisation(), self.build_padding(), self.build_too_long()
+        self.build_optimisation()
         if self.head == "none" and self.target == "quality":
             raise ValueError("--head none has nothing to learn quality with; give a head, or --target likelihood.")
         inside = Path(self.model) / "backbone"  # where prism pretrain puts it
-        source = str(inside.resolve()) if inside.is_dir() else self.model
-        beside = Path(self.model) if inside.is_dir() else locate(source)
+        beside = Path(self.model) if inside.is_dir() else locate(self.model)
+        local = inside if inside.is_dir() else Path(self.model)
+        source = str(local.resolve()) if local.is_dir() else self.model
         found = list(self.read_conversations(self.data)) if self.holds_conversations(self.data) else None
         backbone = load_backbone(source, dtype=self.base_dtype(), mask_id=self.mask_id)
         if found is None:

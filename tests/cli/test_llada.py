@@ -17,8 +17,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from test_llama import both_ways
-from test_published import llada
-from texts import chat_tokenizer, write_conversations
+from test_published import DREAM, as_dream, llada, published
+from texts import chat_tokenizer, write_conversations, write_tokenizer
 
 import prism
 from prism.cli import main
@@ -130,6 +130,32 @@ def test_end_to_end(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main([*words, "--json", str(out)]) == 0
     assert MASK not in json.loads(out.read_text())["tokens"][0]
     assert (tuned / "chat_template.jinja").is_file()
+
+
+def test_dream_takes_the_same_recipe(folder: Path, tmp_path: Path) -> None:
+    """Its tokenizer brings code of its own, which is not run; its conversations come from a dataset."""
+    pytest.importorskip("datasets", reason="the extra `text` is not installed")
+    model = both_ways(vocab_size=330, mask_id=321, length=64, head_size=6, qkv_bias=True, norm_eps=1e-6)
+    weights = {as_dream(name): weight for name, weight in model.state_dict().items()}
+    dream = published(tmp_path / "dream", DREAM | {"vocab_size": 330, "mask_token_id": 321}, weights)
+    write_tokenizer(dream)
+    for name in ("vocab.json", "merges.txt"):
+        (dream / f"tiny-{name}").rename(dream / name)
+    added = {str(320 + i): {"content": token, "special": True} for i, token in enumerate(["<|im_end|>", "<|mask|>"])}
+    template = "{% for m in messages %}{{ m.role }}:{{ m.content }}<|im_end|>\n{% endfor %}"
+    settings = {"tokenizer_class": "DreamTokenizer", "auto_map": {"AutoTokenizer": ["code.Tokenizer", None]}}
+    settings |= {"eos_token": "<|endoftext|>", "mask_token": "<|mask|>", "added_tokens_decoder": added}
+    settings["chat_template"] = template + "{% if add_generation_prompt %}assistant:{% endif %}"
+    (dream / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "data").mkdir()
+    pairs = [{"instruction": f"{number}?", "output": "the cat sat"} for number in range(20)]
+    (tmp_path / "data" / "train.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    words = ["finetune", "--recipe", "llada", "--model", str(dream), "--dataset", str(tmp_path / "data")]
+    words += ["--prompt_field", "instruction", "--completion_field", "output", "--output", str(tmp_path / "tuned")]
+    assert main([*words, *SMALL.split(), "--steps", "2"]) == 0
+    tuned = prism.load_model(tmp_path / "tuned")
+    assert tuned.facts.field is prism.Field.SHIFTED
+    assert prism.data.text.load_tokenizer(tmp_path / "tuned").chat_template is not None
 
 
 def test_what_learns_is_float32_on_a_frozen_bfloat16_base(folder: Path) -> None:
