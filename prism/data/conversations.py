@@ -8,7 +8,7 @@ after it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -210,7 +210,7 @@ class _Chat:
 class Conversations(Examples):
     """Exchanges in a fresh order every epoch, filled up to rows of `length` when they are asked for."""
 
-    exchanges: Sequence[Exchange]
+    exchanges: Sequence[Exchange] = field(repr=False)
     length: int
     end: int
     """The end-of-text token."""
@@ -243,5 +243,6 @@ class Conversations(Examples):
         if not 0 < held_out < len(self):
             raise ValueError(f"There are {len(self)} rows; held_out={held_out} leaves none on one side.")
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed)).tolist()
-        aside, learn = sorted(order[:held_out]), sorted(order[held_out:])
-        return tuple(replace(self, exchanges=[self.exchanges[i] for i in side]) for side in (learn, aside))  # type: ignore[return-value]
+        sides = sorted(order[held_out:]), sorted(order[:held_out])
+        learn, aside = (replace(self, exchanges=[self.exchanges[number] for number in side]) for side in sides)
+        return learn, aside
