@@ -9,6 +9,7 @@ Attach a quality head to a masked diffusion model, fine-tune it with the PRISM l
         ...
 """
 
+from prism.data.conversations import Conversations, Exchange, Padding
 from prism.data.shards import Corpus
 from prism.data.windows import TextWindows
 from prism.losses.denoising import DenoisingLoss, Loss, PerMask, PerTime
@@ -20,6 +21,7 @@ from prism.models.backbone import Backbone, Facts, Field, Topology
 from prism.models.causal import Causal
 from prism.models.dit import DiT, DiTConfig
 from prism.models.folding import for_sampling
+from prism.models.four_bit import in_four_bits
 from prism.models.heads import BlockConfig, FinalLayerConfig, ProjectionConfig, QualityHead
 from prism.models.hub import load_backbone, load_model, save_backbone, save_model
 from prism.models.llama import Llama, LlamaConfig
@@ -85,6 +87,7 @@ __all__ = [
     "Causal",
     "Centred",
     "Confidence",
+    "Conversations",
     "Corpus",
     "Cosine",
     "Counted",
@@ -101,6 +104,7 @@ __all__ = [
     "Edit",
     "EntropyAware",
     "EntropyBounded",
+    "Exchange",
     "Factor",
     "Facts",
     "Field",
@@ -127,6 +131,7 @@ __all__ = [
     "Oracle",
     "P2Self",
     "P2SelfPaper",
+    "Padding",
     "Pair",
     "PerMask",
     "PerTime",
@@ -163,6 +168,7 @@ __all__ = [
     "attach",
     "for_sampling",
     "generate",
+    "in_four_bits",
     "load",
     "load_backbone",
     "load_model",

@@ -26,6 +26,7 @@ EXTRAS = (
     "datasets",
     "pyflakes",
     "backports.zstd",
+    "bitsandbytes",
     "mauve",
     "fastapi",
     "uvicorn",

@@ -315,6 +315,12 @@ def test_trackers_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
         pretrain(tmp_path, tiny_dit(), trackers=("wandb",))
 
 
+def test_a_deepspeed_launch_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    with pytest.raises(ValueError, match=r"DeepSpeed takes .* --use_fsdp"):
+        pretrain(tmp_path, tiny_dit())
+
+
 def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(ValueError, match="is not empty; set resume"):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 WORDS = [
     "the",
@@ -41,15 +42,60 @@ def write_lines(path: Path, documents: list[str]) -> Path:
 
 def write_tokenizer(folder: Path) -> Path:
     """A byte-level BPE of 320 ids in the two files GPT-2's comes in."""
+    folder.mkdir(exist_ok=True)
+    _bytes("<|endoftext|>").model.save(str(folder), "tiny")
+    return folder
+
+
+def _bytes(*special: str) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=320,
-        special_tokens=["<|endoftext|>"],
+        special_tokens=list(special),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(essays(100), trainer)
-    folder.mkdir(exist_ok=True)
-    tokenizer.model.save(str(folder), "tiny")
-    return folder
+    return tokenizer
+
+
+LLADA_SPECIAL = (
+    "<|startoftext|>",
+    "<|endoftext|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+    "<|mdm_mask|>",
+)
+LLADA_TEMPLATE = (
+    "{% for message in messages %}{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + "
+    "message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}"
+    "{{ content }}{% endfor %}{% if add_generation_prompt %}"
+    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+)
+
+
+def chat_tokenizer(template: str | None = LLADA_TEMPLATE) -> Any:
+    """320 ids, the special tokens and the chat template of LLaDA."""
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=_bytes(*LLADA_SPECIAL), bos_token="<|startoftext|>", eos_token="<|endoftext|>"
+    )
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def write_conversations(path: Path, count: int, seed: int = 0) -> Path:
+    """Questions and short answers, half of them as messages."""
+    draw = random.Random(seed)
+    lines = []
+    for number in range(count):
+        asked, told = (" ".join(draw.choices(WORDS, k=draw.randint(1, 6))) for _ in range(2))
+        pair = {"prompt": f"{number} {asked}?", "completion": told}
+        messages = [{"role": "user", "content": pair["prompt"]}, {"role": "assistant", "content": told}]
+        lines.append(json.dumps(pair if number % 2 else {"messages": messages}) + "\n")
+    path.write_text("".join(lines))
+    return path

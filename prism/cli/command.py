@@ -22,7 +22,9 @@ from prism.models.folding import for_sampling
 from prism.models.hub import load_model
 from prism.sampling.policies import Method
 
-console = Console(highlight=False)
+console = Console(
+    highlight=False, quiet=os.environ.get("RANK", "0") != "0"
+)  # of several processes the first one speaks
 EMBEDDED = Path(__file__).resolve().parent.parent / "assets" / "sudoku"
 
 

@@ -19,7 +19,8 @@ from prism.cli.sudoku import CompareSudoku, EvaluateSudoku
 from prism.cli.tokenize import Tokenize
 from prism.cli.tokens import Sample, Score
 from prism.cli.train import Finetune, Pretrain
-from prism.recipes.sampling import suggestion
+from prism.recipes.sampling import pick, suggestion
+from prism.recipes.training import RECIPES
 
 COMMANDS: dict[str, type[Command] | dict[str, type[Command]]] = {
     "tokenize": Tokenize,
@@ -41,9 +42,12 @@ def parse(words: list[str]) -> Command:
     """The command the words ask for."""
     words = [_underscored(word) for word in words]
     kind, path, rest = _find(words)
-    parser = _parser(kind, path)
+    parser, rest = _parser(kind, path), _gathered(rest, kind)
     try:
-        found = parser.parse_args(_gathered(rest, kind))
+        found = parser.parse_args(rest)
+        if found.get("recipe") is not None:  # named in a config file, it counts as well
+            settings = pick(found.recipe, RECIPES, "recipe")
+            found = parser.parse_args(["--config", str(settings), *rest])
     except argparse.ArgumentError as error:
         raise ValueError(_readable(error, parser, path)) from error
     except UnicodeDecodeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Any
 
 import torch
 
-from prism.cli.command import Command, check_folder, console, parameters, show_record
+from prism.cli.command import Command, check_folder, console, parameters, progress, show_record
 from prism.data import sudoku
+from prism.data.conversations import Conversation, Conversations, Padding, encode
 from prism.data.shards import Corpus
-from prism.data.text import fingerprint, load_tokenizer, vocabulary_size, with_mask
+from prism.data.text import end_of_text, fingerprint, load_tokenizer, vocabulary_size, with_mask
 from prism.data.windows import TextWindows
 from prism.data.writing import TOKENIZER_FILES, has_tokenizer, load_rows
 from prism.evaluation.record import Stopwatch, plain
@@ -22,10 +24,20 @@ from prism.losses.prism import PrismLoss
 from prism.models.attach import PrismModel, attach
 from prism.models.backbone import Backbone
 from prism.models.dit import DiT, DiTConfig
+from prism.models.four_bit import import_bitsandbytes, in_four_bits
 from prism.models.hub import load_backbone, locate, save_backbone
 from prism.recipes import sudoku as recipe
-from prism.recipes.training import AttachmentOptions, LossOptions, MaskingOptions, TrainingOptions, held_out_loss
+from prism.recipes.training import (
+    AttachmentOptions,
+    ConversationOptions,
+    LossOptions,
+    MaskingOptions,
+    TrainingOptions,
+    held_out_loss,
+)
 from prism.training import Examples, Shuffled, train, use_ema, whole_state
+from prism.training.memory import Memory, estimate
+from prism.training.sharding import launched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +45,10 @@ class _Corpus:
     """What to learn from."""
 
     data: str = "sudoku"
-    """sudoku (boards made from --data_seed), a folder of prism tokenize, or a .npy file of token ids, one sequence a row."""
+    """sudoku (boards made from --data_seed), a folder of prism tokenize, a .npy file of token ids, one sequence a row, or (for
+    finetune) JSON lines of conversations: {"prompt": …, "completion": …} or {"messages": [{"role": …, "content": …}, …]}."""
     data_seed: int = 0
-    """Seed of the generated boards."""
+    """Seed of the generated boards, and of the conversations held out."""
     boards: int = recipe.TRAINING_BOARDS
     """How many boards to make for training."""
     augment: bool = True
@@ -43,7 +56,7 @@ class _Corpus:
     held_out: int = 256
     """Sequences kept apart to measure the loss on; of text, sequences of the validation documents."""
     length: int = 1024
-    """Text: tokens of a sequence."""
+    """Text and conversations: tokens of a sequence."""
     verify: bool = False
     """Text: read every file before training and compare its sha256."""
 
@@ -138,19 +151,25 @@ class _Run(_Corpus, TrainingOptions, Command):
     def fit(self, model: Backbone | PrismModel, loss: DenoisingLoss | PrismLoss, material: _Material) -> _Fitted:
         """Train, and take the averaged weights."""
         learning = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        processes, shards = launched()
+        rows, settings = max(1, self.batch // (processes * self.accumulate)), self.build_optimisation()
+        passes = loss.ys + (loss.regulariser > 0) if isinstance(loss, PrismLoss) else 1
+        needed = estimate(model, settings, rows=rows, length=material.length, passes=passes, shards=shards)
         console.print(
             f"{parameters(model):,} parameters, {learning:,} of them learn; "
             f"{material.count:,} sequences of {material.length} tokens, {self.steps:,} steps of {self.batch}"
         )
+        console.print(told(needed, rows, material.length))
+        console.print(warned(needed, _room_for(model)), end="")
 
         trained = train(
             model,
             loss,
             material.examples,
-            self.build_optimisation(),
+            settings,
             folder=self.output / "training",
             resume=self.resume,
-            evaluate=held_out_loss(loss, material.held_out),
+            evaluate=held_out_loss(loss, material.held_out, at_once=rows),
             trackers=self.trackers,
         )
         if trained.has_ema:
@@ -164,6 +183,35 @@ class _Run(_Corpus, TrainingOptions, Command):
         if trained.is_main:
             console.print("held out: " + ", ".join(f"{name} {value:.4f}" for name, value in last.items()))
         return _Fitted(last, whole_state(model), trained.is_main)
+
+
+def told(needed: Memory, rows: int, length: int) -> str:
+    """One line about memory."""
+    return (
+        f"about {needed.total / 1e9:.1f} GB on each device: weights {needed.weights / 1e9:.1f}, gradients, moments and average "
+        f"{needed.learning / 1e9:.1f}, activations {needed.activations / 1e9:.1f} ({rows} sequences of {length} at once)"
+    )
+
+
+def warned(needed: Memory, free: int | None) -> str:
+    if free is None or needed.total <= free:
+        return ""
+    return (
+        f"[yellow]The GPU has {free / 1e9:.1f} GB free. Take a larger --accumulate, --recompute true, a shorter --length, LoRA "
+        "on --base bfloat16 or --base 4bit, or more GPUs and fsdp2.yaml.[/yellow]\n"
+    )
+
+
+def _room_for(model: Backbone | PrismModel) -> int | None:
+    """Bytes of GPU memory that are free, or taken by this very model; None where there is no GPU."""
+    if not torch.cuda.is_available():
+        return None
+    there = sum(weight.nbytes for weight in model.parameters() if weight.is_cuda)
+    return torch.cuda.mem_get_info(_own_gpu())[0] + there
+
+
+def _own_gpu() -> torch.device:
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
 @dataclass(frozen=True)
@@ -221,13 +269,27 @@ class Pretrain(MaskingOptions, _Run):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finetune(LossOptions, AttachmentOptions, _Run):
+class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
     """Attach a quality head to a masked diffusion model and train it with the PRISM loss."""
 
+    recipe: str | None = None
+    """Begin from the settings of a published run, llada; whatever else is given here goes before them."""
     model: str
     """Folder or hub name of the pretrained model."""
     mask_id: int | None = None
     """The mask token, for models whose config does not name it."""
+
+    def check(self) -> None:
+        super().check()
+        self.base_dtype()
+        self.build_padding()
+        self.build_too_long()
+        if self.in_four_bits:
+            if not torch.cuda.is_available():
+                raise ValueError("--base 4bit needs an NVIDIA GPU and this machine has none; use --base bfloat16.")
+            if launched()[1] > 1:
+                raise ValueError("--base 4bit cannot be sharded; launch with ddp.yaml, or use --base bfloat16.")
+            import_bitsandbytes()
 
     def run(self) -> dict[str, Any]:
         clock = Stopwatch()
@@ -236,17 +298,25 @@ class Finetune(LossOptions, AttachmentOptions, _Run):
         if self.head == "none" and self.target == "quality":
             raise ValueError("--head none has nothing to learn quality with; give a head, or --target likelihood.")
         inside = Path(self.model) / "backbone"  # where prism pretrain puts it
-        source = str(inside.resolve()) if inside.is_dir() else self.model
-        backbone = load_backbone(source, mask_id=self.mask_id)
-        material = self.read(self.seed, backbone.facts.vocab_size)
-        beside = Path(self.model) if inside.is_dir() else locate(source)
+        beside = Path(self.model) if inside.is_dir() else locate(self.model)
+        local = inside if inside.is_dir() else Path(self.model)
+        source = str(local.resolve()) if local.is_dir() else self.model
+        found = list(self.read_conversations(self.data)) if self.holds_conversations(self.data) else None
+        backbone = load_backbone(source, dtype=self.base_dtype(), mask_id=self.mask_id)
+        if found is None:
+            material = self.read(self.seed, backbone.facts.vocab_size)
+        else:
+            material = self._conversations(found, backbone, beside)
         if material.text is not None and has_tokenizer(beside):
             material.text.corpus.check_tokenizer(fingerprint(load_tokenizer(beside)), f"that of {self.model}")
+        if self.in_four_bits:
+            backbone = in_four_bits(backbone, _own_gpu())
+        torch.manual_seed(self.seed)
         model = attach(
             backbone,
             self.build_head(backbone.facts.hidden_size),
             lora=lora,
-            tune_backbone=self.tune_backbone and lora is None,
+            tune_backbone=self.backbone_learns,
         )
         fitted = self.fit(model, loss, material)
         record = clock.record("finetune", self, seed=self.seed, model=model)
@@ -254,6 +324,41 @@ class Finetune(LossOptions, AttachmentOptions, _Run):
             self._save(model, fitted, source, beside, loss)
             show_record(record)
         return {"held_out": fitted.held_out, "record": plain(record)}
+
+    def _conversations(self, found: list[Conversation], backbone: Backbone, beside: Path) -> _Material:
+        if not has_tokenizer(beside):
+            raise ValueError(
+                f"{self.model} has no tokenizer beside its weights, which conversations need; put one there."
+            )
+        if self.length < 2:
+            raise ValueError(f"--length {self.length}: a prompt and its answer are at least 2 tokens.")
+        facts, tokenizer = backbone.facts, load_tokenizer(beside)
+        with progress("conversations", len(found)) as report:
+            encoded = encode(
+                found,
+                tokenizer,
+                length=self.length,
+                too_long=self.build_too_long(),
+                mask_id=facts.mask_id,
+                vocab_size=facts.vocab_size,
+                report=report,
+            )
+        source, kept = self.dataset or self.data, len(encoded.exchanges)
+        if kept <= self.held_out:
+            raise ValueError(
+                f"{source} has {len(found)} conversations, {encoded.dropped} of them longer than --length {self.length}; "
+                f"--held_out {self.held_out} leaves none to learn from."
+            )
+        rows = Conversations(encoded.exchanges, self.length, end_of_text(tokenizer), self.build_padding(), self.seed)
+        learn, aside = rows.split(self.held_out, self.data_seed)
+        answers = sum(len(exchange.tokens) - exchange.prompt for exchange in encoded.exchanges)
+        padding = sum(self.length - len(exchange.tokens) for exchange in encoded.exchanges)
+        learned = padding if rows.padding is Padding.LEARNED else 0
+        console.print(
+            f"{kept:,} conversations ({encoded.dropped:,} dropped and {encoded.truncated:,} cut short, being longer than "
+            f"{self.length} tokens); {answers:,} tokens of answers and {learned:,} of padding to learn"
+        )
+        return _Material(learn, aside.read(range(len(aside))), len(learn), facts.vocab_size, facts.mask_id)
 
     def _save(self, model: PrismModel, fitted: _Fitted, source: str, beside: Path, loss: PrismLoss) -> None:
         notes = {"loss": plain(loss), "training": plain(self.build_optimisation()), "held_out": fitted.held_out}

@@ -20,6 +20,8 @@ from typing import Any, Literal
 from prism.models.folder import first_line
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
+Row = dict[str, Any]
+"""A JSON object, or a row of a dataset."""
 
 
 class TextError(ValueError):
@@ -65,31 +67,20 @@ class Files(Source):
         return {"files": files, "field": self.field, "separator": self.separator}
 
     def _read(self, path: Path) -> Iterator[str]:
-        is_json = next((s for s in reversed(path.suffixes) if s not in OPENERS), None) in JSON_LINES
-        try:
-            with OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8") as file:
-                yield from self._lines(path, file) if is_json else self._pieces(file)
-        except UnicodeDecodeError as error:
-            raise TextError(f"{path} is not UTF-8 text ({error.reason}); convert it first.") from error
-        except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
-            raise TextError(f"{path} cannot be read to its end ({error}); copy it again if it is cut short.") from error
+        if holds_json_lines(path):
+            yield from (self._text(where, row) for where, row in json_lines(path))
+        else:
+            with _opened(path) as file:
+                yield from self._pieces(file)
 
-    def _lines(self, path: Path, file: TextIOWrapper) -> Iterator[str]:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            where = f"{path}, line {number}"
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise TextError(f"{where} is not JSON ({error.msg}); expected an object on every line.") from error
-            if not isinstance(row, dict) or not isinstance(row.get(self.field), str):
-                texts = [key for key, value in row.items() if isinstance(value, str)] if isinstance(row, dict) else []
-                raise TextError(
-                    f"{where} has no text under {self.field!r}; "
-                    + (f"name another field: {', '.join(texts)}." if texts else "expected an object with text in it.")
-                )
-            yield row[self.field]
+    def _text(self, where: str, row: Row) -> str:
+        if not isinstance(row.get(self.field), str):
+            texts = [key for key, value in row.items() if isinstance(value, str)]
+            raise TextError(
+                f"{where} has no text under {self.field!r}; "
+                + (f"name another field: {', '.join(texts)}." if texts else "expected an object with text in it.")
+            )
+        return row[self.field]
 
     def _pieces(self, file: TextIOWrapper) -> Iterator[str]:
         if self.separator is None:
@@ -103,6 +94,37 @@ class Files(Source):
             else:
                 piece.append(line)
         yield "".join(piece)
+
+
+def holds_json_lines(path: Path) -> bool:
+    return next((s for s in reversed(path.suffixes) if s not in OPENERS), None) in JSON_LINES
+
+
+def json_lines(path: Path) -> Iterator[tuple[str, Row]]:
+    """The objects of a file of JSON lines, compressed or not, each with the place it stands at; blank lines are passed over."""
+    with _opened(path) as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            where = f"{path}, line {number}"
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise TextError(f"{where} is not JSON ({error.msg}); expected an object on every line.") from error
+            if not isinstance(row, dict):
+                raise TextError(f"{where} is no object but {line.strip()[:20]!r}; expected an object on every line.")
+            yield where, row
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[TextIOWrapper]:
+    try:
+        with OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8") as file:
+            yield file
+    except UnicodeDecodeError as error:
+        raise TextError(f"{path} is not UTF-8 text ({error.reason}); convert it first.") from error
+    except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+        raise TextError(f"{path} cannot be read to its end ({error}); copy it again if it is cut short.") from error
 
 
 @contextmanager
@@ -131,15 +153,7 @@ class Dataset(Source):
     field: str = "text"
 
     def documents(self, skip: int = 0) -> Iterator[str]:
-        try:
-            import datasets
-        except ImportError as error:
-            raise TextError(f"{self.name} needs datasets; run: pip install 'prism-mdm[text]'") from error
-        try:
-            rows = datasets.load_dataset(self.name, self.config, split=self.split, streaming=True)
-        except (ValueError, OSError) as error:
-            raise TextError(f"The dataset {self.name!r} cannot be read: {first_line(error)}") from error
-        for row in rows.skip(skip):
+        for _, row in dataset_rows(self.name, self.config, self.split, skip):
             if not isinstance(row.get(self.field), str):
                 raise TextError(f"{self.name} has no text under {self.field!r}; name another field: {', '.join(row)}.")
             yield row[self.field]
@@ -148,25 +162,48 @@ class Dataset(Source):
         return {"dataset": asdict(self)}
 
 
+def dataset_rows(name: str, config: str | None, split: str, skip: int = 0) -> Iterator[tuple[str, Row]]:
+    """The rows of a dataset of the hub, or of a folder in one of its layouts, each with its place; streamed."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise TextError(f"{name} needs datasets; run: pip install 'prism-mdm[text]'") from error
+    try:
+        rows = datasets.load_dataset(name, config, split=split, streaming=True)
+    except (ValueError, OSError) as error:
+        raise TextError(f"The dataset {name!r} cannot be read: {first_line(error)}") from error
+    for number, row in enumerate(rows.skip(skip), skip + 1):
+        yield f"{name}, row {number}", row
+
+
 # ── tokenizers ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def load_tokenizer(name: str | Path) -> Any:
     """A fast tokenizer of transformers from a folder or the hub, or the byte-level BPE of GPT-2 from a folder that has no more
-    than its vocabulary and merges (`*vocab.json`, `*merges.txt`)."""
-    from transformers import AutoTokenizer, GPT2Tokenizer
+    than its vocabulary and merges (`*vocab.json`, `*merges.txt`). Code that lies beside it is never run: those that bring some
+    are plain tokenizers (LLaDA) or Qwen2's (Dream) all the same."""
+    from transformers import AutoTokenizer, GPT2Tokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
     folder = Path(name)
     vocabularies, merges = sorted(folder.glob("*vocab.json")), sorted(folder.glob("*merges.txt"))
     if len(vocabularies) == len(merges) == 1 and not list(folder.glob("*config.json")):
         return GPT2Tokenizer(vocab=str(vocabularies[0]), merges=str(merges[0]))
+    kind: Any = AutoTokenizer
+    if _brings_code(folder):
+        kind = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else Qwen2Tokenizer
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        tokenizer = kind.from_pretrained(name, trust_remote_code=False)
     except (ValueError, OSError) as error:
         raise TextError(f"There is no tokenizer in {str(name)!r}: {first_line(error)}") from error
     if not tokenizer.is_fast:
         raise TextError(f"The tokenizer of {str(name)!r} has no fast version (tokenizer.json); convert it first.")
     return tokenizer
+
+
+def _brings_code(folder: Path) -> bool:
+    configs = (folder / name for name in ("config.json", "tokenizer_config.json"))
+    return any(config.is_file() and "auto_map" in json.loads(config.read_text(encoding="utf-8")) for config in configs)
 
 
 def end_of_text(tokenizer: Any) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from prism.data import sudoku
+from prism.data.text import load_tokenizer
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -18,6 +19,8 @@ TOKENIZER_FILES = (
     "vocab.txt",
     "vocab.json",
     "merges.txt",
+    "added_tokens.json",
+    "chat_template.jinja",
 )
 
 
@@ -90,9 +93,7 @@ def has_tokenizer(folder: Path) -> bool:
 def writing_for(folder: Path | None, vocab_size: int, length: int | None) -> Writing:
     """The tokenizer lying beside the weights if there is one, a board for Sudoku models, ids otherwise."""
     if folder is not None and has_tokenizer(folder):
-        from transformers import AutoTokenizer
-
-        return Text(AutoTokenizer.from_pretrained(folder))
+        return Text(load_tokenizer(folder))
     if vocab_size == 11 and length == 89:
         return Board()
     return Numbers(vocab_size)

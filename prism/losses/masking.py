@@ -34,6 +34,12 @@ class Batch:
         assert tokens is not None
         return Batch(tokens, maskable, attend)
 
+    def rows(self, first: int, stop: int) -> Batch:
+        parts = (self.tokens, self.maskable, self.attend)
+        tokens, maskable, attend = (None if part is None else part[first:stop] for part in parts)
+        assert tokens is not None
+        return Batch(tokens, maskable, attend)
+
     @property
     def free(self) -> Mask:
         free = torch.ones_like(self.tokens, dtype=torch.bool) if self.maskable is None else self.maskable

@@ -61,6 +61,8 @@ def attach(
             f"The head is made for hidden size {head.hidden_size}, the backbone has {backbone.facts.hidden_size}; "
             f"build it with hidden_size={backbone.facts.hidden_size}."
         )
+    if backbone.packed_from is not None and tune_backbone:
+        raise ValueError("Weights of four bits cannot be trained; adapt them with lora, or load the backbone unpacked.")
     if lora is not None and tune_backbone:
         raise ValueError("lora adapts a frozen backbone and tune_backbone=True trains it; choose one.")
     if head is None and lora is None and not tune_backbone:
@@ -169,7 +171,7 @@ class PrismModel(nn.Module):
             "backbone": {
                 "name": base,
                 "class": type(self.backbone).__name__,
-                "fingerprint": _fingerprint(weights),
+                "fingerprint": self.backbone.packed_from or _fingerprint(weights),
                 "facts": {**asdict(self.facts), "field": self.facts.field.name, "topology": self.facts.topology.name},
             },
             "sha256": sha256,
@@ -303,7 +305,7 @@ def fingerprint(backbone: Backbone) -> str:
     Values are rounded to bfloat16 first, so that a checkpoint loaded in bfloat16 and in float32 is the same one. LoRA and
     heads do not count. At most 1,024 values of a tensor are read: milliseconds for billions of parameters.
     """
-    return _fingerprint(backbone.state_dict())
+    return backbone.packed_from or _fingerprint(backbone.state_dict())
 
 
 def _fingerprint(weights: Mapping[str, Tensor]) -> str:

@@ -89,6 +89,8 @@ class Backbone(nn.Module, ABC):
     forwards: int = 1
     forbidden: Int[Tensor, " f"]
     """Ids no policy may draw: the mask (where the logits have a row for it) and what the model suppresses."""
+    packed_from: str | None = None
+    """The fingerprint of the weights these were packed from, if they were (`in_four_bits`): it can no longer be taken."""
 
     @property
     def facts(self) -> Facts:

@@ -148,7 +148,9 @@ def locate(name_or_path: str | PathLike[str]) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     try:
-        return Path(snapshot_download(str(name_or_path), allow_patterns=["*.json", "*.safetensors", "*.txt"]))
+        return Path(
+            snapshot_download(str(name_or_path), allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"])
+        )
     except (OSError, HfHubHTTPError, HFValidationError) as error:
         raise ModelError(
             f"{name_or_path} is neither a folder here nor to be had from the hub ({type(error).__name__}); "
@@ -235,6 +237,8 @@ def _masked_lm_kinds() -> set[str]:
 
 
 def _write_backbone(backbone: Backbone, folder: Path, state: Mapping[str, Tensor]) -> None:
+    if backbone.packed_from is not None:
+        raise ModelError("A backbone of four bits a weight is not saved; save what is attached to it.")
     tensors = base_weights(state)
     if isinstance(backbone, DiT | Llama):
         kind = next(name for name, (model_type, _) in _OURS.items() if type(backbone) is model_type)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
 
+import torch
+
+from prism.data.conversations import Conversation, Padding, TooLong, conversations
+from prism.data.text import dataset_rows, holds_json_lines, json_lines
 from prism.losses.denoising import DenoisingLoss, Loss, PerMask, PerTime, Weighting
 from prism.losses.masking import Batch, ByCount, ByProbability, Masking
 from prism.losses.prism import Likelihood, PrismLoss, Quality, Target
@@ -21,18 +27,28 @@ MASKINGS: dict[str, Masking] = {"probability": ByProbability(floor=1e-3), "count
 WEIGHTINGS: dict[str, Weighting] = {"mask": PerMask(), "time": PerTime()}
 TARGETS: dict[str, Target] = {"quality": Quality(), "likelihood": Likelihood()}
 PRECISIONS: dict[str, Precision] = {"fp32": Precision.FP32, "bf16": Precision.BF16}
+PADDINGS: dict[str, Padding] = {"eos": Padding.LEARNED, "unseen": Padding.UNSEEN}
+TOO_LONG: dict[str, TooLong] = {"drop": TooLong.DROP, "truncate": TooLong.TRUNCATE}
+RECIPES: dict[str, Path] = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.yaml"))}
+"""The settings of published runs, as config files."""
 
 
 def held_out_loss(
-    loss: Callable[[Denoiser, Batch, int, Noise], Loss], held_out: Batch
+    loss: Callable[[Denoiser, Batch, int, Noise], Loss], held_out: Batch, at_once: int | None = None
 ) -> Callable[[Backbone | PrismModel, int], dict[str, float]]:
-    """An evaluation for `train`: the loss and its parts on sequences kept apart, under the same masks every time."""
+    """An evaluation for `train`: the loss and its parts on sequences kept apart, under the same masks every time; all of them
+    together, or `at_once` so many where a model has no room for more."""
 
     def measure(model: Backbone | PrismModel, step: int) -> dict[str, float]:
-        batch = held_out.to(model.device)
-        noise = Noise.rows(12345, len(batch.tokens), device=model.device)
-        measured = loss(model, batch, model.facts.mask_id, noise)
-        return {"loss": float(measured.total), **{name: float(part) for name, part in measured.parts.items()}}
+        sums: dict[str, float] = {}
+        count = len(held_out.tokens)
+        for first in range(0, count, at_once or count):
+            batch = held_out.rows(first, first + (at_once or count)).to(model.device)
+            noise = Noise.rows(12345, len(batch.tokens), first=first, device=model.device)
+            measured = loss(model, batch, model.facts.mask_id, noise)
+            for name, part in {"loss": measured.total, **measured.parts}.items():
+                sums[name] = sums.get(name, 0.0) + float(part) * len(batch.tokens) / count
+        return sums
 
     return measure
 
@@ -61,8 +77,8 @@ class TrainingOptions:
     """Of AdamW."""
     clip: float = 1.0
     """Largest norm of the gradient."""
-    warmup: int = 0
-    """Steps over which the learning rate rises."""
+    warmup: float = 0.0
+    """Steps over which the learning rate rises; below 1, the share of all steps."""
     rate: str = "constant"
     """The learning rate afterwards: constant, cosine (down to 0) or cycles (a cosine wave, up and down)."""
     cycles: float = 5.0
@@ -88,9 +104,19 @@ class TrainingOptions:
 
     def build_optimisation(self) -> Optimisation:
         rates: dict[str, Rate] = {"constant": Constant(), "cosine": Cosine(), "cycles": CosineCycles(self.cycles)}
-        named = {"rate": pick(self.rate, rates, "rate"), "precision": pick(self.precision, PRECISIONS, "precision")}
+        named: dict[str, Any] = {
+            "rate": pick(self.rate, rates, "rate"),
+            "precision": pick(self.precision, PRECISIONS, "precision"),
+        }
+        named["warmup"] = self._warmup()
         shared = {f.name: getattr(self, f.name) for f in fields(Optimisation) if hasattr(self, f.name)}
         return Optimisation(**(shared | named))
+
+    def _warmup(self) -> int:
+        steps = self.warmup if self.warmup >= 1 or self.warmup < 0 else round(self.warmup * self.steps)
+        if steps != int(steps):
+            raise ValueError(f"--warmup {self.warmup}: give whole steps, or a share of them below 1.")
+        return int(steps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,18 +182,78 @@ class AttachmentOptions:
     """Dropout before LoRA."""
     lora_targets: tuple[str, ...] = ("attn_qkv",)
     """Names of the layers to adapt."""
+    base: str = "auto"
+    """How the backbone's weights are kept: auto (float32 if they learn, else as they are stored), float32, bfloat16, or 4bit
+    (NF4; frozen, on an NVIDIA GPU, with bitsandbytes). What learns beside a frozen backbone is always float32."""
+
+    @property
+    def backbone_learns(self) -> bool:
+        return self.tune_backbone and self.lora_rank is None
+
+    @property
+    def in_four_bits(self) -> bool:
+        return self.base == "4bit"
+
+    def base_dtype(self) -> torch.dtype | None:
+        kept = {"float32": torch.float32, "bfloat16": torch.bfloat16, "4bit": torch.bfloat16}
+        found = pick(self.base, {"auto": torch.float32 if self.backbone_learns else None, **kept}, "base")
+        if self.backbone_learns and found != torch.float32:
+            raise ValueError(
+                f"--base {self.base}: a backbone that learns is kept in float32, or small steps would be rounded away; "
+                "use --base auto, or freeze it with --tune_backbone false or --lora_rank."
+            )
+        return found
 
     def build_head(self, hidden_size: int) -> HeadConfig | None:
-        heads: dict[str, HeadConfig | None] = {
-            "final-layer": FinalLayerConfig(hidden_size),
-            "block": BlockConfig(hidden_size, heads=self.head_heads),
-            "projection": ProjectionConfig(hidden_size),
-            "none": None,
+        heads: dict[str, Callable[[], HeadConfig | None]] = {
+            "final-layer": lambda: FinalLayerConfig(hidden_size),
+            "block": lambda: BlockConfig(hidden_size, heads=self.head_heads),
+            "projection": lambda: ProjectionConfig(hidden_size),
+            "none": lambda: None,
         }
-        return pick(self.head, heads, "head")
+        return pick(self.head, heads, "head")()
 
     def build_lora(self) -> Lora | None:
         if self.lora_rank is None:
             return None
         alpha = float(self.lora_rank) if self.lora_alpha is None else self.lora_alpha
         return Lora(self.lora_rank, alpha, self.lora_targets, self.lora_dropout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConversationOptions:
+    """Conversations to learn from, and how they become rows."""
+
+    dataset: str | None = None
+    """Instead of --data, a dataset of conversations of the Hugging Face hub, or a folder in one of its layouts (needs the extra
+    `text`)."""
+    dataset_config: str | None = None
+    """Its configuration, where it has several."""
+    dataset_split: str = "train"
+    """Which of its splits to read; what is held out is drawn from it."""
+    prompt_field: str = "prompt"
+    """Conversations: where a row without messages keeps its prompt."""
+    completion_field: str = "completion"
+    """And where its completion."""
+    padding: str = "eos"
+    """What fills rows after the answer. eos: end-of-text tokens, seen and learned like any other (LLaDA's); unseen: nothing."""
+    too_long: str = "drop"
+    """Conversations longer than --length: drop them, or truncate their answer."""
+
+    def holds_conversations(self, data: str) -> bool:
+        return self.dataset is not None or holds_json_lines(Path(data))
+
+    def build_padding(self) -> Padding:
+        return pick(self.padding, PADDINGS, "padding")
+
+    def build_too_long(self) -> TooLong:
+        return pick(self.too_long, TOO_LONG, "way with long conversations (--too_long)")
+
+    def read_conversations(self, data: str) -> Iterator[Conversation]:
+        if self.dataset is not None:
+            rows = dataset_rows(self.dataset, self.dataset_config, self.dataset_split)
+        elif not Path(data).is_file():
+            raise ValueError(f"{data}: no such file; expected JSON lines of conversations.")
+        else:
+            rows = json_lines(Path(data))
+        return conversations(rows, prompt=self.prompt_field, completion=self.completion_field)

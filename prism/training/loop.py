@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -109,7 +110,7 @@ def train(
     with (
         bar,
         _tracking(accelerator, description, begin),
-        _recomputed(blocks_of(model) if settings.recompute else []),
+        recomputed(blocks_of(model) if settings.recompute else []),
         _compiled(to_compile if settings.compile else []),
     ):
         for step in range(begin, settings.steps):
@@ -206,6 +207,11 @@ def _accelerator(folder: Path, trackers: tuple[str, ...]) -> accelerate.Accelera
             raise ValueError(f"There is no tracker {name!r}; choose tensorboard or wandb.")
         if importlib.util.find_spec(name) is None:
             raise ValueError(f"The tracker {name} is not installed; run `pip install {name}` or leave it out.")
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true":
+        raise ValueError(
+            "DeepSpeed takes the optimiser's step into its own hands, which this loop keeps; launch with --multi_gpu, or with "
+            "--use_fsdp to shard weights and moments."
+        )
     with patch_environment(ACCELERATE_USE_FSDP="false"):  # prism.training.sharding shards, on CPUs as well
         return Accelerator(
             cpu=not torch.accelerator.is_available(),  # else processes without a GPU do not find each other
@@ -242,7 +248,7 @@ def _compiled(parts: list[nn.Module]) -> Iterator[None]:
 
 
 @contextmanager
-def _recomputed(blocks: list[nn.Module]) -> Iterator[None]:
+def recomputed(blocks: list[nn.Module]) -> Iterator[None]:
     for block in blocks:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
     try:

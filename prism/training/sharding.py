@@ -17,7 +17,17 @@ if TYPE_CHECKING:
 
 
 def is_sharded(accelerator: accelerate.Accelerator) -> bool:
-    return accelerator.num_processes > 1 and os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+    return accelerator.num_processes > 1 and _asked_to_shard()
+
+
+def launched() -> tuple[int, int]:
+    """How many processes this one was launched with, and among how many of them the model will be sharded."""
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    return processes, processes if _asked_to_shard() else 1
+
+
+def _asked_to_shard() -> bool:
+    return os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from texts import essays
+from texts import chat_tokenizer, essays, write_tokenizer
 from transformers import BertTokenizer
 
 from prism.data.text import (
@@ -146,3 +146,32 @@ def test_gpt2_on_articles() -> None:
     assert gpt2("Hello world")["input_ids"] == [15496, 995]
     for article in islice(Files((SHARED / "text" / "wiki-valid.jsonl.xz",)).documents(), 3):
         assert gpt2.decode(gpt2(article)["input_ids"]) == article
+
+
+CODE = {
+    "auto_map": {"AutoConfig": "configuration_llada.LLaDAConfig", "AutoTokenizer": ["tokenization.Tokenizer", None]}
+}
+
+
+def test_code_beside_a_tokenizer_is_neither_run_nor_asked_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LLaDA's, whose config has code of its own, and Dream's, which is Qwen2's under another name."""
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked whether to run it"))
+    llada, dream = tmp_path / "llada", tmp_path / "dream"
+    chat_tokenizer().save_pretrained(llada)
+    (llada / "config.json").write_text(json.dumps({"model_type": "llada", **CODE}))
+    found = load_tokenizer(llada)
+    assert (found.eos_token, found.chat_template) == ("<|endoftext|>", chat_tokenizer().chat_template)
+
+    plain = load_tokenizer(write_tokenizer(dream))
+    for name in ("vocab.json", "merges.txt"):
+        (dream / f"tiny-{name}").rename(dream / name)
+    added = {str(320 + i): {"content": token, "special": True} for i, token in enumerate(["<|im_end|>", "<|mask|>"])}
+    settings = {"tokenizer_class": "DreamTokenizer", "eos_token": "<|endoftext|>", "mask_token": "<|mask|>", **CODE}
+    (dream / "tokenizer_config.json").write_text(json.dumps({**settings, "added_tokens_decoder": added}))
+    found = load_tokenizer(dream)
+    assert (found.mask_token_id, found("the cat<|im_end|>")["input_ids"]) == (
+        321,
+        [*plain("the cat")["input_ids"], 320],
+    )
