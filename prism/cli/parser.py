@@ -18,12 +18,13 @@ from prism.cli.reproduce import ReproduceSudoku
 from prism.cli.sudoku import CompareSudoku, EvaluateSudoku
 from prism.cli.tokenize import Tokenize
 from prism.cli.tokens import Sample, Score
-from prism.cli.train import Finetune, Pretrain
+from prism.cli.train import Adapt, Finetune, Pretrain
 from prism.recipes.sampling import suggestion
 
 COMMANDS: dict[str, type[Command] | dict[str, type[Command]]] = {
     "tokenize": Tokenize,
     "pretrain": Pretrain,
+    "adapt": Adapt,
     "finetune": Finetune,
     "sample": Sample,
     "score": Score,

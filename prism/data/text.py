@@ -152,17 +152,18 @@ class Dataset(Source):
 
 
 def load_tokenizer(name: str | Path) -> Any:
-    """A fast tokenizer of transformers from a folder or the hub, or the byte-level BPE of GPT-2 from a folder that has no more
-    than its vocabulary and merges (`*vocab.json`, `*merges.txt`)."""
+    """A fast tokenizer of transformers from a folder, the hub or a GGUF file, or the byte-level BPE of GPT-2 from a folder that
+    has no more than its vocabulary and merges (`*vocab.json`, `*merges.txt`)."""
     from transformers import AutoTokenizer, GPT2Tokenizer
 
     folder = Path(name)
+    inside = {"gguf_file": folder.name} if folder.suffix == ".gguf" else {}
     vocabularies, merges = sorted(folder.glob("*vocab.json")), sorted(folder.glob("*merges.txt"))
     if len(vocabularies) == len(merges) == 1 and not list(folder.glob("*config.json")):
         return GPT2Tokenizer(vocab=str(vocabularies[0]), merges=str(merges[0]))
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
-    except (ValueError, OSError) as error:
+        tokenizer = AutoTokenizer.from_pretrained(folder.parent if inside else name, **inside)
+    except (ImportError, ValueError, OSError) as error:
         raise TextError(f"There is no tokenizer in {str(name)!r}: {first_line(error)}") from error
     if not tokenizer.is_fast:
         raise TextError(f"The tokenizer of {str(name)!r} has no fast version (tokenizer.json); convert it first.")

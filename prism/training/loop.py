@@ -66,6 +66,7 @@ def train(
     resume: bool = False,
     evaluate: Callable[[Model, int], Mapping[str, float]] | None = None,
     each_step: Callable[[int], object] | None = None,
+    notes: Mapping[str, Any] | None = None,
     trackers: tuple[str, ...] = (),
     progress: bool = True,
 ) -> Trained:
@@ -76,15 +77,15 @@ def train(
     checkpoint and starts afresh where there is none.
 
     **Other arguments.** `evaluate(model, step)` runs on every process with the averaged weights in place; the figures of
-    the main one are logged. `each_step(step)` is called before every step, for what changes with it. `trackers` may name
-    tensorboard and wandb. The device is accelerate's choice: a GPU where there is one, else the CPU
+    the main one are logged. `each_step(step)` is called before every step, for what changes with it. `notes`, values JSON can
+    hold, say what else a resumed run must have in common with the one it goes on with. `trackers` may name tensorboard and wandb. The device is accelerate's choice: a GPU where there is one, else the CPU
     (`ACCELERATE_USE_CPU=true` insists). torch's global random generator is reseeded at every step.
     """
     folder = Path(folder)
     accelerator = _accelerator(folder, trackers)
     device = accelerator.device
     share = Share(settings.batch, settings.accumulate, accelerator.num_processes, accelerator.process_index)
-    description = _description(settings, loss)
+    description = _description(settings, loss) | dict(notes or {})
     run = RunFolder(folder, settings.keep, is_main=accelerator.is_main_process)
     run.check(description, resume=resume)
     accelerator.wait_for_everyone()  # before the main process fills the folder the others look into
