@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import struct
 from pathlib import Path
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -53,3 +54,11 @@ def write_tokenizer(folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
     tokenizer.model.save(str(folder), "tiny")
     return folder
+
+
+def write_llama2c_tokenizer(path: Path, pieces: list[str], *, bytes_as: str = "<0x{:02X}>") -> Path:
+    """A tokenizer.bin of the special tokens, all bytes and these pieces, each with a better score than the one before."""
+    words = ["<unk>", "\n<s>\n", "\n</s>\n", *(bytes_as.format(byte) for byte in range(256)), *pieces]
+    rows = [struct.pack("<fi", number, len(word.encode())) + word.encode() for number, word in enumerate(words)]
+    path.write_bytes(struct.pack("<i", 10) + b"".join(rows))
+    return path

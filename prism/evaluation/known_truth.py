@@ -35,12 +35,13 @@ def evaluate_known_truth(
     seed: int = 0,
     draw: Draw | None = None,
     schedule: Schedule | None = None,
+    block: int | None = None,
     batch: int = 64,
     done: Callable[[int], object] | None = None,
 ) -> TextRun:
     """`samples` sequences of `length` tokens, the first one given, judged by the truth. The last batch may be smaller."""
     clock, device = Stopwatch(), truth.llama.device
-    prepared = Prepared(model, policy, steps=steps, draw=draw, schedule=schedule)
+    prepared = Prepared(model, policy, steps=steps, draw=draw, schedule=schedule, block=block)
     found: list[tuple[np.ndarray, ...]] = []
     for first in range(0, samples, batch):
         count = min(batch, samples - first)

@@ -77,9 +77,10 @@ def train(
     checkpoint and starts afresh where there is none.
 
     **Other arguments.** `evaluate(model, step)` runs on every process with the averaged weights in place; the figures of
-    the main one are logged. `each_step(step)` is called before every step, for what changes with it. `notes`, values JSON can
-    hold, say what else a resumed run must have in common with the one it goes on with. `trackers` may name tensorboard and wandb. The device is accelerate's choice: a GPU where there is one, else the CPU
-    (`ACCELERATE_USE_CPU=true` insists). torch's global random generator is reseeded at every step.
+    the main one are logged. `each_step(step)` is called before every step, for what changes with it. `notes`, values that JSON
+    can hold, are what else a resumed run must have in common with the one it goes on with. `trackers` may name tensorboard and
+    wandb. The device is accelerate's choice: a GPU where there is one, else the CPU (`ACCELERATE_USE_CPU=true` insists).
+    torch's global random generator is reseeded at every step.
     """
     folder = Path(folder)
     accelerator = _accelerator(folder, trackers)
