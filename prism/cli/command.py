@@ -75,10 +75,14 @@ class OnDevice:
         return torch.device(self.device)
 
     def torch_dtype(self) -> torch.dtype:
-        dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-        if self.dtype not in dtypes:
-            raise ValueError(f"--dtype {self.dtype}: choose from {', '.join(dtypes)}.")
-        return dtypes[self.dtype]
+        return dtype_of("--dtype", self.dtype)
+
+
+def dtype_of(flag: str, name: str) -> torch.dtype:
+    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    if name not in dtypes:
+        raise ValueError(f"{flag} {name}: choose from {', '.join(dtypes)}.")
+    return dtypes[name]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,22 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from prism.cli.command import Command, WithModel, check_file, console, own_length, progress, require_head, show_record
+from prism.cli.command import (
+    Command,
+    WithModel,
+    check_file,
+    console,
+    dtype_of,
+    own_length,
+    progress,
+    require_head,
+    show_record,
+)
 from prism.data.llama2c import Llama2c
 from prism.data.shards import MANIFEST, Corpus
 from prism.data.text import Files, load_tokenizer
 from prism.data.windows import TextWindows
-from prism.data.writing import Numbers, Text, Writing
+from prism.data.writing import Numbers, Text, Writing, has_tokenizer
 from prism.evaluation.judge import Featuriser, Judge, load_encoder, load_judge
 from prism.evaluation.known_truth import evaluate_known_truth, own_samples
 from prism.evaluation.mauve import clustering, combined, require_mauve
@@ -28,6 +38,7 @@ from prism.evaluation.statistics import difference
 from prism.evaluation.text import Likelihood, diversity, figure
 from prism.models.causal import load_llama2c
 from prism.models.folding import for_sampling
+from prism.models.hub import locate
 from prism.recipes.sampling import Sampling
 from prism.sampling.prepared import Prepared
 from prism.state import State, start
@@ -72,6 +83,8 @@ class EvaluateText(_Generates):
     the samples are the same.
     """
 
+    tokenizer: str | None = None
+    """The model's tokenizer (a folder or hub name), where none lies beside it: gpt2 for MDLM."""
     texts: Path | None = None
     """Judge these instead of generating: JSON lines, or plain text (see --separator)."""
     judge: str = "gpt2-large"
@@ -82,6 +95,8 @@ class EvaluateText(_Generates):
     """Whether it gets its start token; as its tokenizer does it if left out."""
     judge_batch: int = 8
     """Texts it reads at once."""
+    judge_dtype: str = "float32"
+    """float32, as published, or bfloat16."""
     reference: Path | None = None
     """Text to compare with for MAUVE: JSON lines, plain text, or a folder of prism tokenize, whose validation part is taken in
     pieces as long as the samples. Needs mauve-text, which is under the GPLv3: pip install 'prism-mdm[mauve]'."""
@@ -101,6 +116,7 @@ class EvaluateText(_Generates):
         super().check()
         if (self.model is None) == (self.texts is None):
             raise ValueError("Give a model that writes (--model) or texts to judge (--texts), one of them.")
+        dtype_of("--judge_dtype", self.judge_dtype)
         for flag, value in (("--judge_batch", self.judge_batch), ("--mauve_seeds", self.mauve_seeds)):
             if value < 1:
                 raise ValueError(f"{flag} {value}: must be at least 1.")
@@ -125,7 +141,7 @@ class EvaluateText(_Generates):
         judge = load_judge(
             self.judge,
             device=self.torch_device(),
-            dtype=self.torch_dtype(),
+            dtype=dtype_of("--judge_dtype", self.judge_dtype),
             context=self.judge_context,
             begins=self.judge_start,
             batch=self.judge_batch,
@@ -135,7 +151,7 @@ class EvaluateText(_Generates):
         summary = {
             "samples": len(texts),
             **likelihood.summary(),
-            **diversity(tokens if tokens is not None else [np.array(judge.read(text)) for text in texts]),
+            **diversity(tokens if tokens is not None else _tokens(judge, texts)),
             "diversity_of": "the model's tokens" if tokens is not None else "the judge's tokens",
         }
         if self.reference is not None:
@@ -151,7 +167,7 @@ class EvaluateText(_Generates):
         policy, draw, schedule = self.build_policy(), self.build_draw(), self.build_schedule()
         loaded = self.loaded()
         require_head(loaded, self.method())
-        model, writing = for_sampling(loaded, self.torch_dtype()), self.writing(loaded)
+        model, writing = for_sampling(loaded, self.torch_dtype()), self._writing()
         length, device = self.full_length(loaded), self.torch_device()
         self.check_length(length)
         steps = self.steps if self.steps is not None else length
@@ -174,8 +190,16 @@ class EvaluateText(_Generates):
                 together=together,
                 done=done,
             )
-        end = writing.tokenizer.eos_token if isinstance(writing, Text) else None
-        return rows, end, {"length": length, "policy": plain(policy), "model": settings}
+        return rows, writing.tokenizer.eos_token, {"length": length, "policy": plain(policy), "model": settings}
+
+    def _writing(self) -> Text:
+        assert self.model is not None
+        beside = locate(self.model)
+        if self.tokenizer is None and not has_tokenizer(beside):
+            raise ValueError(
+                f"{self.model} has no tokenizer beside it to read its samples with; name one: --tokenizer."
+            )
+        return Text(load_tokenizer(beside if self.tokenizer is None else self.tokenizer))
 
     def _read(self, path: Path, most: int | None = None) -> list[str]:
         documents = Files((path,), self.field, self.separator).documents()
@@ -197,7 +221,9 @@ class EvaluateText(_Generates):
         references = self._references(self.reference, len(texts), length)
         eye: Featuriser = judge
         if self.encoder is not None:
-            eye = load_encoder(self.encoder, device=self.torch_device(), dtype=self.torch_dtype())
+            eye = load_encoder(
+                self.encoder, device=self.torch_device(), dtype=dtype_of("--judge_dtype", self.judge_dtype)
+            )
         most = max(len(eye.read(text)) for text in texts)  # or references would be told from samples by their length
 
         def features(some: Sequence[str]) -> list[Any]:
@@ -321,6 +347,11 @@ def _each(
             return found
 
         return together.each(items, pieces)
+
+
+def _tokens(judge: Judge, texts: list[str]) -> list[np.ndarray]:
+    """Texts in the judge's tokens, its start token being none of theirs."""
+    return [np.array(judge.read(text)[judge.begin is not None :], dtype=np.int64) for text in texts]
 
 
 def _costs(rows: list[Written]) -> dict[str, Any]:

@@ -6,8 +6,9 @@ MDLM, ReMDM and PRISM, and where a judge is not GPT-2 the nearest thing to them:
 - A text is cut to the judge's context (1024 tokens for GPT-2).
 - A judge whose tokenizer puts a start token in front gets it (Llama, Gemma, which is lost without), and then scores every
   token of the text; GPT-2 gets none, and its first token is not scored, there being nothing before it.
-- Text holds documents one after another. The writer's end-of-text mark is made the judge's. The first in a text is scored,
-  further ones are not. (In the published code the first may also be one of padding; here padding is never scored.)
+- Text holds documents one after another. The writer's end-of-text mark is made the judge's, unless the judge knows it. The
+  first in a text is scored, further ones are not. (In the published code the first may also be one of padding; here padding
+  is never scored.)
 - Features are the last hidden state, after the final norm, at the last token.
 """
 
@@ -55,11 +56,13 @@ class Judge(Featuriser):
         self.begin, self.context = begin, context
         self.end = end
         """How the texts mark the end of a document; None where they do not."""
+        known = end is not None and end in tokenizer.get_vocab()
+        self.own_end = end if known else tokenizer.eos_token
+        """How the judge does."""
 
     def read(self, text: str) -> list[int]:
-        own = self.tokenizer.eos_token
-        if self.end is not None and own is not None:
-            text = text.replace(self.end, own)
+        if self.end is not None and self.own_end is not None:
+            text = text.replace(self.end, self.own_end)
         ids = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         return ([] if self.begin is None else [self.begin]) + ids[: self.context - (self.begin is not None)]
 
@@ -91,7 +94,7 @@ class Judge(Featuriser):
 
     def _scored(self, tokens: Int[Tensor, "b l"], attend: Bool[Tensor, "b l"]) -> Bool[Tensor, "b k"]:
         """Which tokens after the first count."""
-        ends = tokens == (-1 if self.tokenizer.eos_token_id is None else self.tokenizer.eos_token_id)
+        ends = tokens == (-1 if self.own_end is None else self.tokenizer.convert_tokens_to_ids(self.own_end))
         if self.begin is not None:
             ends[:, 0] = False  # in some models the same token begins and ends
         first = ends & (ends.cumsum(1) == 1)
@@ -103,7 +106,7 @@ class Judge(Featuriser):
     def describe(self) -> dict[str, Any]:
         """The conventions, for a results file."""
         dtype = str(self.model.dtype).removeprefix("torch.")
-        return {"context": self.context, "start_token": self.begin, "end_of_text": self.end, "dtype": dtype}
+        return {"context": self.context, "start_token": self.begin, "end_of_text": self.own_end, "dtype": dtype}
 
 
 class Encoder(Featuriser):

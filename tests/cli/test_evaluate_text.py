@@ -84,6 +84,13 @@ def test_generated_and_judged(root: Path, tmp_path: Path, capsys: pytest.Capture
     assert again["diversity_of"] == "the judge's tokens"
 
 
+def test_a_tokenizer_from_elsewhere(root: Path, tmp_path: Path) -> None:
+    """As MDLM's checkpoint needs it, which comes without."""
+    one = evaluate(root, tmp_path / "a.json", "--samples", "4")
+    elsewhere = ["--model", root / "base" / "backbone", "--tokenizer", root / "words"]
+    assert evaluate(root, tmp_path / "b.json", "--samples", "4", *elsewhere)["perplexity"] == one["perplexity"]
+
+
 def test_it_goes_on_where_it_stopped(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
     one = evaluate(root, tmp_path / "a.json", "--samples", "10", "--save", whole)
@@ -142,6 +149,8 @@ def test_bad_words(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
         ([*base, "--encoder", "x"], "give --reference too"),
         ([*base, "--save", tmp_path], "that is a folder"),
         ([*base, "--policy", "prism"], "needs a quality head"),
+        ([*base, "--judge_dtype", "int8"], "--judge_dtype int8"),
+        (["--model", root / "base" / "backbone", "--policy", "vanilla"], "no tokenizer beside it"),
         ([*judge, "--texts", tmp_path / "absent.jsonl"], "absent.jsonl: no such file"),
         ([*judge, "--texts", tmp_path / "empty.jsonl"], "no text in it"),
         ([*judge, "--texts", root / "essays.jsonl", "--save", tmp_path / "s.jsonl"], "nothing to keep"),

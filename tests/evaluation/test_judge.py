@@ -98,6 +98,10 @@ def test_the_writers_end_of_text_becomes_the_judges(folder: Path) -> None:
     judge = load_judge(str(folder / "gpt2"), end="[SEP]")
     assert judge.read("the cat[SEP]") == judge.read(f"the cat{END}")
     assert judge.read("the cat[SEP]")[-1] == judge.tokenizer.eos_token_id
+    judge.tokenizer.add_special_tokens({"eos_token": "<|turn|>"})
+    known = Judge(judge.model, judge.tokenizer, begin=None, context=24, end=END)  # as in chat models
+    assert known.read(f"the cat{END}") == judge.read("the cat[SEP]")
+    assert known.likelihood([f"the{END} cat{END}"])[0][1] == known.likelihood([f"the{END} cat"])[0][1]
 
 
 @torch.no_grad()
