@@ -67,7 +67,10 @@ class OnDevice:
 
     def torch_device(self) -> torch.device:
         if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            # By number: of several processes each has a GPU of its own, and not every library knows which "cuda" is.
+            return (
+                torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+            )
         try:
             torch.zeros(1, device=self.device)
         except (RuntimeError, AssertionError) as error:  # torch built without CUDA says so with an assertion

@@ -37,6 +37,7 @@ from prism.evaluation.samples import SampleFile, Together, Written, weights_dige
 from prism.evaluation.statistics import difference
 from prism.evaluation.text import Likelihood, diversity, figure
 from prism.models.causal import load_llama2c
+from prism.models.folder import write_whole
 from prism.models.folding import for_sampling
 from prism.models.hub import locate
 from prism.recipes.sampling import Sampling
@@ -48,8 +49,8 @@ END_OF_TEXT = "<|endoftext|>"
 
 @dataclass(frozen=True, kw_only=True)
 class _Generates(WithModel, Sampling, Command):
-    samples: int = 1000
-    """How many sequences."""
+    samples: int | None = None
+    """How many sequences, 1000 if left out; of given texts the first so many, all if left out."""
     length: int | None = None
     """Their tokens; the model's own length if left out."""
     batch: int | None = None
@@ -64,6 +65,9 @@ class _Generates(WithModel, Sampling, Command):
                 raise ValueError(f"{flag} {value}: must be at least 1.")
         if self.save is not None:
             check_file("--save", self.save)
+
+    def count(self) -> int:
+        return 1000 if self.samples is None else self.samples
 
     def batch_size(self) -> int:
         return self.batch or (16 if self.torch_device().type == "cpu" else 128)
@@ -136,7 +140,7 @@ class EvaluateText(_Generates):
             texts, made = [row.text for row in rows], _costs(rows)
             tokens: Sequence[np.ndarray] | None = [np.array(row.tokens) for row in rows]
         else:
-            texts, end, about, made = self._read(self.texts), END_OF_TEXT, {}, {}
+            texts, end, about, made = self._read(self.texts, self.samples), END_OF_TEXT, {}, {}
             tokens = None
         judge = load_judge(
             self.judge,
@@ -178,12 +182,12 @@ class EvaluateText(_Generates):
 
         sampling = {f.name: getattr(self, f.name) for f in fields(Sampling)} | {"steps": steps}
         settings = {"model": self.model, "weights": weights_digest(loaded), "length": length, "dtype": self.dtype}
-        with progress("samples", self.samples, shown=together.is_main) as done:
+        with progress("samples", self.count(), shown=together.is_main) as done:
             rows = write_samples(
                 Prepared(model, policy, steps=steps, draw=draw, schedule=schedule, block=self.block),
                 blank,
                 writing.text,
-                samples=self.samples,
+                samples=self.count(),
                 seed=self.seed,
                 batch=self.batch_size(),
                 file=None if self.save is None else SampleFile(self.save, settings | sampling),
@@ -286,13 +290,13 @@ class EvaluateKnownTruth(_Generates):
             raise ValueError(f"--length {length}: the first token is given; take at least 2.")
         self.check_length(length - 1)
         truth.llama.to(self.torch_device())
-        with progress(self.policy, self.samples) as done:
+        with progress(self.policy, self.count()) as done:
             run = evaluate_known_truth(
                 model,
                 truth,
                 policy,
                 steps=self.steps if self.steps is not None else length - 1,
-                samples=self.samples,
+                samples=self.count(),
                 length=length,
                 seed=self.seed,
                 draw=draw,
@@ -301,7 +305,15 @@ class EvaluateKnownTruth(_Generates):
                 batch=self.batch_size(),
                 done=done,
             )
-        own = own_samples(truth, samples=self.samples, length=length, seed=self.seed + 1, batch=self.batch_size())
+        with progress("the truth's own", self.count()) as done:
+            own = own_samples(
+                truth,
+                samples=self.count(),
+                length=length,
+                seed=self.seed + 1,
+                batch=self.batch_size(),
+                done=done,
+            )
         entropy = own.likelihood
         summary = {
             **run.summary(),
@@ -312,7 +324,7 @@ class EvaluateKnownTruth(_Generates):
         if self.save is not None:
             _save(self.save, run.tokens.tolist(), run.nll.tolist(), writing)
         _show(
-            f"{self.samples} samples of {length} tokens, {self.policy}, against {self.truth.name}",
+            f"{self.count()} samples of {length} tokens, {self.policy}, against {self.truth.name}",
             summary,
             summary["truth"],
         )
@@ -369,7 +381,7 @@ def _save(path: Path, tokens: list[list[int]], nll: list[float], writing: Writin
         {"row": number, "text": writing.text(row), "tokens": row, "nll": value}
         for number, (row, value) in enumerate(zip(tokens, nll, strict=True))
     ]
-    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+    write_whole(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 
 def _show(title: str, summary: dict[str, Any], beside: dict[str, Any] | None = None) -> None:

@@ -82,6 +82,7 @@ def test_generated_and_judged(root: Path, tmp_path: Path, capsys: pytest.Capture
     again = evaluate(root, out, "--texts", samples, "--model", "null")
     assert again["perplexity"] == pytest.approx(found["perplexity"], rel=1e-4)
     assert again["diversity_of"] == "the judge's tokens"
+    assert evaluate(root, out, "--texts", samples, "--model", "null", "--samples", "3")["samples"] == 3
 
 
 def test_a_tokenizer_from_elsewhere(root: Path, tmp_path: Path) -> None:
