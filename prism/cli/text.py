@@ -124,25 +124,25 @@ class EvaluateText(_Generates):
         for flag, value in (("--judge_batch", self.judge_batch), ("--mauve_seeds", self.mauve_seeds)):
             if value < 1:
                 raise ValueError(f"{flag} {value}: must be at least 1.")
-        if self.texts is not None and self.save is not None:
-            raise ValueError("--save keeps what a model writes; with --texts there is nothing to keep.")
+        if self.texts is not None:
+            self._check_nothing_about_sampling()
         if self.encoder is not None and self.reference is None:
             raise ValueError("--encoder makes features for MAUVE; give --reference too.")
         if self.reference is not None:
             require_mauve()
-            if not self.reference.exists():
-                raise ValueError(f"--reference {self.reference}: no such file or folder.")
+            if not self.reference.is_file() and not (self.reference / MANIFEST).is_file():
+                raise ValueError(f"--reference {self.reference}: neither a file nor a folder of prism tokenize.")
+
+    def _check_nothing_about_sampling(self) -> None:
+        about = (*fields(Sampling), *(f for f in fields(self) if f.name in ("length", "batch", "save", "tokenizer")))
+        if given := [f"--{f.name}" for f in about if getattr(self, f.name) != f.default]:
+            raise ValueError(f"{', '.join(given)}: the texts are there already (--texts); leave it out.")
 
     def run(self) -> dict[str, Any]:
         clock, together = Stopwatch(), Together()
-        if self.texts is None:
-            rows, end, about = self._write(together)
-            texts, made = [row.text for row in rows], _costs(rows)
-            tokens: Sequence[np.ndarray] | None = [np.array(row.tokens) for row in rows]
-        else:
-            texts, end, about, made = self._read(self.texts, self.samples), END_OF_TEXT, {}, {}
-            tokens = None
-        judge = load_judge(
+        writing = self._writing() if self.texts is None else None
+        end = END_OF_TEXT if writing is None else writing.tokenizer.eos_token
+        judge = load_judge(  # first, lest it be missed when an hour's samples are there
             self.judge,
             device=self.torch_device(),
             dtype=dtype_of("--judge_dtype", self.judge_dtype),
@@ -151,6 +151,14 @@ class EvaluateText(_Generates):
             batch=self.judge_batch,
             end=self.end_of_text or end,
         )
+        tokens: list[np.ndarray] | None = None
+        made: dict[str, Any] = {}
+        if self.texts is not None:
+            texts = self._read(self.texts, self.samples)
+        else:
+            assert writing is not None
+            rows, made = self._write(writing, together)
+            texts, tokens = [row.text for row in rows], [np.array(row.tokens) for row in rows]
         likelihood = self._likelihood(judge, texts, together)
         summary = {
             "samples": len(texts),
@@ -164,14 +172,14 @@ class EvaluateText(_Generates):
         if together.is_main:
             _show(f"{len(texts)} texts, judged by {self.judge}", summary)
             show_record(record)
-        return {**summary, **made, **about, "judge": {"name": self.judge, **judge.describe()}, "record": plain(record)}
+        return {**summary, **made, "judge": {"name": self.judge, **judge.describe()}, "record": plain(record)}
 
-    def _write(self, together: Together) -> tuple[list[Written], str | None, dict[str, Any]]:
-        """Samples of the model, its mark for the end of a document, and what made them."""
+    def _write(self, writing: Text, together: Together) -> tuple[list[Written], dict[str, Any]]:
+        """Samples of the model, and what made them."""
         policy, draw, schedule = self.build_policy(), self.build_draw(), self.build_schedule()
         loaded = self.loaded()
         require_head(loaded, self.method())
-        model, writing = for_sampling(loaded, self.torch_dtype()), self._writing()
+        model = for_sampling(loaded, self.torch_dtype())
         length, device = self.full_length(loaded), self.torch_device()
         self.check_length(length)
         steps = self.steps if self.steps is not None else length
@@ -194,7 +202,7 @@ class EvaluateText(_Generates):
                 together=together,
                 done=done,
             )
-        return rows, writing.tokenizer.eos_token, {"length": length, "policy": plain(policy), "model": settings}
+        return rows, {**_costs(rows), "length": length, "policy": plain(policy), "model": settings}
 
     def _writing(self) -> Text:
         assert self.model is not None

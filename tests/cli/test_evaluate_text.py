@@ -63,14 +63,18 @@ def evaluate(root: Path, out: Path, *more: str | Path) -> Any:
     return json.loads(out.read_text())
 
 
+def judge(root: Path, out: Path, *more: str | Path) -> Any:
+    assert run("evaluate", "text", "--judge", root / "judge", "--json", out, *more) == 0
+    return json.loads(out.read_text())
+
+
 def test_generated_and_judged(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, samples = tmp_path / "out.json", tmp_path / "s.jsonl"
     found = evaluate(root, out, "--samples", "10", "--save", samples)
     rows = lines(samples)
     assert [row["row"] for row in rows] == list(range(10))
     assert all(len(row["tokens"]) == 16 for row in rows)
-    judge = load_judge(str(root / "judge"), end="<|endoftext|>")
-    judged = judge.likelihood([row["text"] for row in rows])
+    judged = load_judge(str(root / "judge"), end="<|endoftext|>").likelihood([row["text"] for row in rows])
     assert found["nll"] == pytest.approx(sum(nll for nll, _ in judged) / sum(count for _, count in judged), rel=1e-4)
     assert found["judged_tokens"] == sum(count for _, count in judged)
     assert found["nfe"] == 4
@@ -79,10 +83,10 @@ def test_generated_and_judged(root: Path, tmp_path: Path, capsys: pytest.Capture
     assert found["judge"]["context"] == 64
     assert "perplexity" in capsys.readouterr().out
 
-    again = evaluate(root, out, "--texts", samples, "--model", "null")
+    again = judge(root, out, "--texts", samples)
     assert again["perplexity"] == pytest.approx(found["perplexity"], rel=1e-4)
     assert again["diversity_of"] == "the judge's tokens"
-    assert evaluate(root, out, "--texts", samples, "--model", "null", "--samples", "3")["samples"] == 3
+    assert judge(root, out, "--texts", samples, "--samples", "3")["samples"] == 3
 
 
 def test_a_tokenizer_from_elsewhere(root: Path, tmp_path: Path) -> None:
@@ -126,8 +130,9 @@ def test_two_processes_write_what_one_writes(root: Path, tmp_path: Path) -> None
 @pytest.mark.skipif(importlib.util.find_spec("mauve") is None, reason="mauve-text (GPLv3) is not installed")
 def test_mauve(root: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    common = ["--mauve_seeds", "2", "--model", "null", "--texts"]
-    same = evaluate(root, out, *common, root / "essays.jsonl", "--reference", root / "essays.jsonl")
+    same = judge(
+        root, out, "--mauve_seeds", "2", "--texts", root / "essays.jsonl", "--reference", root / "essays.jsonl"
+    )
     assert same["mauve"] == pytest.approx(1)
     corpus = evaluate(root, out, "--samples", "12", "--reference", root / "tokens", "--mauve_seeds", "2")
     assert 0 < corpus["mauve"] <= 1
@@ -139,7 +144,7 @@ def test_mauve(root: Path, tmp_path: Path) -> None:
 def test_bad_words(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
     judge = ["--judge", root / "judge"]
-    base = ["--model", root / "base"]
+    base = [*judge, "--model", root / "base"]
     bad: list[tuple[list[str | Path], str]] = [
         (judge, "--model) or texts to judge (--texts), one of them"),
         ([*base, "--texts", root / "essays.jsonl"], "one of them"),
@@ -151,10 +156,13 @@ def test_bad_words(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
         ([*base, "--save", tmp_path], "that is a folder"),
         ([*base, "--policy", "prism"], "needs a quality head"),
         ([*base, "--judge_dtype", "int8"], "--judge_dtype int8"),
-        (["--model", root / "base" / "backbone", "--policy", "vanilla"], "no tokenizer beside it"),
+        ([*judge, "--model", root / "base" / "backbone", "--policy", "vanilla"], "no tokenizer beside it"),
         ([*judge, "--texts", tmp_path / "absent.jsonl"], "absent.jsonl: no such file"),
         ([*judge, "--texts", tmp_path / "empty.jsonl"], "no text in it"),
-        ([*judge, "--texts", root / "essays.jsonl", "--save", tmp_path / "s.jsonl"], "nothing to keep"),
+        (
+            [*judge, "--texts", root / "essays.jsonl", "--save", tmp_path / "s.jsonl", "--steps", "3"],
+            "--steps, --save: the texts",
+        ),
         ([*judge, "--texts", root / "essays.jsonl", "--judge_context", "65"], "reads 2..64"),
         ([*judge, "--texts", root / "essays.jsonl", "--field", "body"], "no text under 'body'"),
         (["--judge", tmp_path / "nobody", "--texts", root / "essays.jsonl"], "nobody"),
