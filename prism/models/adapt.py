@@ -89,12 +89,9 @@ def _from_gguf(source: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def widening(model: Llama, over: int) -> Callable[[int], None]:
     """For `train(each_step=…)`: at step n of `over` a position sees the share n/over of what follows it, then everything."""
-    share = torch.zeros((), device=model.device)
 
     def widen(step: int) -> None:
-        if step >= over:
-            model.future = 1.0
-        else:
-            model.future = share.fill_(step / over)  # a tensor, so that a compiled model is compiled once
+        # A tensor, so that a compiled model is compiled once; made here, because training moves the model.
+        model.future = 1.0 if step >= over else torch.full((), step / over, device=model.device)
 
     return widen

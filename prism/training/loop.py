@@ -103,7 +103,8 @@ def train(
     accelerator.wait_for_everyone()
 
     alone = accelerator.num_processes == 1 and settings.accumulate == 1
-    recordable = settings.compile and alone and can_be_recorded(model.facts.vocab_size, device)
+    steady = each_step is None  # a recording would go on with what the first step found
+    recordable = settings.compile and alone and steady and can_be_recorded(model.facts.vocab_size, device)
     recorded = Recorded(objective) if recordable else None
     model.train()
     meter = Meter(accelerator, share, run, begin)

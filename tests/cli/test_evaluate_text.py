@@ -111,7 +111,7 @@ def test_it_goes_on_where_it_stopped(root: Path, tmp_path: Path, capsys: pytest.
 def test_two_processes_write_what_one_writes(root: Path, tmp_path: Path) -> None:
     one = evaluate(root, tmp_path / "one.json", "--samples", "14", "--save", tmp_path / "one.jsonl")
     launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1"]
-    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "-m", "prism"]
+    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0", "-m", "prism"]
     more = words(root, "--samples", "14", "--save", tmp_path / "two.jsonl", "--json", tmp_path / "two.json")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, *launch, *more]

@@ -49,6 +49,22 @@ def test_a_file_grows_and_is_the_same_whatever_the_batch_and_the_interruptions(t
     assert len(file.path.read_text().splitlines()) == 10  # what there is beyond is kept
 
 
+def test_what_was_made_before_an_interruption_is_there(tmp_path: Path) -> None:
+    def interrupt(count: int) -> None:
+        if count == 8:
+            raise KeyboardInterrupt
+
+    file = SampleFile(tmp_path / "s.jsonl", SETTINGS)
+    with pytest.raises(KeyboardInterrupt):
+        write(file, 10, done=interrupt)
+    before = file.path.read_bytes()
+    assert before.count(b"\n") == 8
+    heard: list[int] = []
+    assert without_time(write(file, 10, done=heard.append)) == without_time(write(None, 10))
+    assert heard == [10]
+    assert file.path.read_bytes().startswith(before)
+
+
 def test_files_of_others_are_refused(tmp_path: Path) -> None:
     file = SampleFile(tmp_path / "s.jsonl", SETTINGS)
     write(file, 4)
