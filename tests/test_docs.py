@@ -9,11 +9,13 @@ import shlex
 from pathlib import Path
 
 import pytest
+from test_llama import theirs
 from texts import essays, write_lines, write_tokenizer
 
 import prism
 from prism.cli import main
 from prism.cli.cite import entries
+from prism.data.text import load_tokenizer, vocabulary_size
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -42,24 +44,39 @@ def test_tables_are_those_of_the_results() -> None:
     assert tables.filled(readme, ROOT / "results") == readme
 
 
+SMALLER = {
+    "tokenize": "--validation 0.3 --workers 1",
+    "pretrain": "--length 32 --hidden_size 16 --layers 1 --heads 2 --held_out 4 --batch 4 --steps 2 "
+    "--precision fp32 --compile false",
+    "adapt": "--length 32 --widen 1 --held_out 4 --batch 4 --steps 2",
+    "sample": "--steps 4",
+    "evaluate": "--steps 4 --samples 3",
+}
+
+
+def run_commands(section: str) -> list[str]:
+    """Those of the section's first block as they stand, with smaller models."""
+    page = (ROOT / "README.md").read_text(encoding="utf-8").partition(f"### {section}")[2]
+    commands = [shlex.split(line, comments=True) for line in page.split("```")[1].splitlines()[1:]]
+    for prism_, command, *words in commands:
+        assert prism_ == "prism"
+        assert main([command, *words, *SMALLER[command].split()]) == 0
+    return [command for _, command, *_ in commands]
+
+
 def test_text_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they stand, on files of those names, with a smaller model."""
+    """On files of those names, and folders with the names of models on the hub."""
     monkeypatch.chdir(tmp_path)
     Path("articles.jsonl.gz").write_bytes(gzip.compress(write_lines(Path("articles.jsonl"), essays(60)).read_bytes()))
     Path("notes.txt").write_text("the cat sat on the mat")
-    write_tokenizer(Path("gpt2"))
-    smaller = {
-        "tokenize": "--validation 0.3 --workers 1",
-        "pretrain": "--length 32 --hidden_size 16 --layers 1 --heads 2 --held_out 4 --batch 4 --steps 2 "
-        "--precision fp32 --compile false",
-        "sample": "--steps 4",
-    }
-    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("### Bring your own text")[2]
-    commands = [shlex.split(line, comments=True) for line in section.split("```")[1].splitlines()[1:]]
-    assert [words[:2] for words in commands] == [["prism", command] for command in smaller]
-    for (_, command, *words), options in zip(commands, smaller.values(), strict=True):
-        assert main([command, *words, *options.split()]) == 0
+    tokenizer = load_tokenizer(write_tokenizer(Path("gpt2")))
+    for name in ("smollm2", "gpt2-large"):
+        theirs("llama", vocab_size=vocabulary_size(tokenizer)).save_pretrained(name)
+        tokenizer.save_pretrained(name)
+    assert run_commands("Bring your own text") == ["tokenize", "pretrain", "sample"]
     assert len(prism.Corpus.load(Path("tokens")).train) > 100
+    assert run_commands("Begin with a causal model") == ["tokenize", "adapt", "evaluate"]
+    assert len(Path("samples.jsonl").read_text().splitlines()) == 3
 
 
 def test_every_method_has_its_line() -> None:

@@ -450,7 +450,7 @@ def test_killed_at_any_moment_and_resumed_it_ends_with_the_same_bits(tmp_path: P
 def test_two_processes_agree_with_one(tmp_path: Path) -> None:
     """Copied (DDP) and sharded (FSDP2), the latter resumed once; what the sharded run saved loads into one process."""
     launch = ["-m", "accelerate.commands.launch", "--use_fsdp", "--num_processes", "2", "--num_machines", "1"]
-    launch += ["--mixed_precision", "no", "--dynamo_backend", "no"]
+    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
     run_script(*launch, str(HERE / "training_script.py"), "several", str(tmp_path))
 
     dit, prism = tiny_dit(), tiny_prism()

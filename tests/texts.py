@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -98,4 +99,12 @@ def write_conversations(path: Path, count: int, seed: int = 0) -> Path:
         messages = [{"role": "user", "content": pair["prompt"]}, {"role": "assistant", "content": told}]
         lines.append(json.dumps(pair if number % 2 else {"messages": messages}) + "\n")
     path.write_text("".join(lines))
+    return path
+
+
+def write_llama2c_tokenizer(path: Path, pieces: list[str], *, bytes_as: str = "<0x{:02X}>") -> Path:
+    """A tokenizer.bin of the special tokens, all bytes and these pieces, each with a better score than the one before."""
+    words = ["<unk>", "\n<s>\n", "\n</s>\n", *(bytes_as.format(byte) for byte in range(256)), *pieces]
+    rows = [struct.pack("<fi", number, len(word.encode())) + word.encode() for number, word in enumerate(words)]
+    path.write_bytes(struct.pack("<i", 10) + b"".join(rows))
     return path

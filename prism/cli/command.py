@@ -69,7 +69,10 @@ class OnDevice:
 
     def torch_device(self) -> torch.device:
         if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            # By number: of several processes each has a GPU of its own, and not every library knows which "cuda" is.
+            return (
+                torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+            )
         try:
             torch.zeros(1, device=self.device)
         except (RuntimeError, AssertionError) as error:  # torch built without CUDA says so with an assertion
@@ -77,10 +80,14 @@ class OnDevice:
         return torch.device(self.device)
 
     def torch_dtype(self) -> torch.dtype:
-        dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-        if self.dtype not in dtypes:
-            raise ValueError(f"--dtype {self.dtype}: choose from {', '.join(dtypes)}.")
-        return dtypes[self.dtype]
+        return dtype_of("--dtype", self.dtype)
+
+
+def dtype_of(flag: str, name: str) -> torch.dtype:
+    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    if name not in dtypes:
+        raise ValueError(f"{flag} {name}: choose from {', '.join(dtypes)}.")
+    return dtypes[name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,13 +100,18 @@ class WithModel(OnDevice):
 
     def load(self) -> Any:
         """The model, ready to predict."""
+        return for_sampling(self.loaded(), self.torch_dtype())
+
+    def loaded(self) -> Any:
+        """The model as it was saved."""
         source = str(EMBEDDED) if self.model is None else self.model
         if self.model is None and not EMBEDDED.exists():
             raise ValueError("This installation has no embedded model; name one with --model.")
         if not source:
             raise ValueError("--model is empty; name a folder or a hub repository.")
-        loaded = load_model(source, dtype=self.torch_dtype(), device=str(self.torch_device()), mask_id=self.mask_id)
-        return for_sampling(loaded.eval(), self.torch_dtype())
+        return load_model(
+            source, dtype=self.torch_dtype(), device=str(self.torch_device()), mask_id=self.mask_id
+        ).eval()
 
     def writing(self, model: Any) -> Writing:
         folder = Path(self.model) if self.model is not None and Path(self.model).is_dir() else None
@@ -121,10 +133,10 @@ def require_head(model: Any, method: Method) -> None:
 
 
 @contextmanager
-def progress(what: str, total: int) -> Iterator[Any]:
+def progress(what: str, total: int, *, shown: bool = True) -> Iterator[Any]:
     """A bar on the terminal; call what it yields with the number done."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done: bar.update(task, completed=done)
 

@@ -16,19 +16,26 @@ from prism.cli.command import Command
 from prism.cli.demo import Demo
 from prism.cli.reproduce import ReproduceSudoku
 from prism.cli.sudoku import CompareSudoku, EvaluateSudoku
+from prism.cli.text import EvaluateKnownTruth, EvaluateText
 from prism.cli.tokenize import Tokenize
 from prism.cli.tokens import Sample, Score
-from prism.cli.train import Finetune, Pretrain
+from prism.cli.train import Adapt, Finetune, Pretrain
 from prism.recipes.sampling import pick, suggestion
 from prism.recipes.training import RECIPES
 
 COMMANDS: dict[str, type[Command] | dict[str, type[Command]]] = {
     "tokenize": Tokenize,
     "pretrain": Pretrain,
+    "adapt": Adapt,
     "finetune": Finetune,
     "sample": Sample,
     "score": Score,
-    "evaluate": {"sudoku": EvaluateSudoku, "code": EvaluateCode},
+    "evaluate": {
+        "sudoku": EvaluateSudoku,
+        "code": EvaluateCode,
+        "text": EvaluateText,
+        "known-truth": EvaluateKnownTruth,
+    },
     "compare": {"sudoku": CompareSudoku},
     "reproduce": {"sudoku": ReproduceSudoku},
     "cite": Cite,
@@ -87,7 +94,7 @@ def _help(path: list[str], level: dict[str, Any]) -> None:
     print(f"usage: prism {' '.join([*path, ''])}COMMAND [options]\n")
     for name, kind in level.items():
         summary = f"tasks: {', '.join(kind)}" if isinstance(kind, dict) else (kind.__doc__ or "").splitlines()[0]
-        print(f"  {name:<10} {summary}")
+        print(f"  {name:<12} {summary}")
     print(f"\nprism {' '.join([*path, ''])}COMMAND --help tells more; --config FILE reads options from YAML.")
     raise SystemExit(0)
 

@@ -1,10 +1,11 @@
-"""prism pretrain, prism finetune."""
+"""prism pretrain, prism adapt, prism finetune."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,13 @@ from prism.evaluation.record import Stopwatch, plain
 from prism.losses.denoising import DenoisingLoss
 from prism.losses.masking import Batch
 from prism.losses.prism import PrismLoss
+from prism.models.adapt import adapt, widening
 from prism.models.attach import PrismModel, attach
 from prism.models.backbone import Backbone
 from prism.models.dit import DiT, DiTConfig
 from prism.models.four_bit import import_bitsandbytes, in_four_bits
 from prism.models.hub import load_backbone, locate, save_backbone
+from prism.models.llama import Llama
 from prism.recipes import sudoku as recipe
 from prism.recipes.training import (
     AttachmentOptions,
@@ -148,7 +151,14 @@ class _Run(_Corpus, TrainingOptions, Command):
         super().check()
         check_folder("--output", self.output)
 
-    def fit(self, model: Backbone | PrismModel, loss: DenoisingLoss | PrismLoss, material: _Material) -> _Fitted:
+    def fit(
+        self,
+        model: Backbone | PrismModel,
+        loss: DenoisingLoss | PrismLoss,
+        material: _Material,
+        each_step: Callable[[int], object] | None = None,
+        notes: Mapping[str, Any] | None = None,
+    ) -> _Fitted:
         """Train, and take the averaged weights."""
         learning = sum(p.numel() for p in model.parameters() if p.requires_grad)
         processes, shards = launched()
@@ -170,6 +180,8 @@ class _Run(_Corpus, TrainingOptions, Command):
             folder=self.output / "training",
             resume=self.resume,
             evaluate=held_out_loss(loss, material.held_out, at_once=rows),
+            each_step=each_step,
+            notes=notes,
             trackers=self.trackers,
         )
         if trained.has_ema:
@@ -183,6 +195,13 @@ class _Run(_Corpus, TrainingOptions, Command):
         if trained.is_main:
             console.print("held out: " + ", ".join(f"{name} {value:.4f}" for name, value in last.items()))
         return _Fitted(last, whole_state(model), trained.is_main)
+
+    def save(self, model: Backbone, fitted: _Fitted, material: _Material) -> None:
+        """A backbone, and the tokenizer it was trained with."""
+        save_backbone(model, self.output / "backbone", state=fitted.weights)
+        if material.text is not None:
+            material.text.tokenizer.save_pretrained(self.output)
+        console.print(f"saved to {self.output}; next: prism finetune --model {self.output} --output …")
 
 
 def told(needed: Memory, rows: int, length: int) -> str:
@@ -249,10 +268,7 @@ class Pretrain(MaskingOptions, _Run):
         fitted = self.fit(model, loss, material)
         record = clock.record("pretrain", self, seed=self.seed, model=model)
         if fitted.is_main:
-            save_backbone(model, self.output / "backbone", state=fitted.weights)
-            if material.text is not None:
-                material.text.tokenizer.save_pretrained(self.output)
-            console.print(f"saved to {self.output}; next: prism finetune --model {self.output} --output …")
+            self.save(model, fitted, material)
             show_record(record)
         return {"held_out": fitted.held_out, "record": plain(record)}
 
@@ -266,6 +282,58 @@ class Pretrain(MaskingOptions, _Run):
             heads=self.heads,
             dropout=self.dropout,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapt(MaskingOptions, _Run):
+    """Make a masked diffusion model of a causal one (Llama, Qwen2): a mask token, attention to both sides, and training."""
+
+    model: str
+    """Folder, hub name or GGUF file of the causal model."""
+    data: str = field()
+    """A folder of prism tokenize, made with the model's tokenizer, or a .npy file of token ids, one sequence a row."""
+    shifted: bool = True
+    """Go on reading the prediction of token i at position i - 1, as the causal model did (Dream, DiffuLLaMA); false: at i."""
+    widen: int = 0
+    """Steps over which attention widens from the past to both sides (DiffuLLaMA's annealing); 0 for both sides at once."""
+
+    def run(self) -> dict[str, Any]:
+        clock = Stopwatch()
+        loss, _ = self.build_denoising(), self.build_optimisation()
+        if not 0 <= self.widen <= self.steps:
+            raise ValueError(f"--widen {self.widen}: must be in 0..{self.steps}, or attention is not whole at the end.")
+        if self.data == "sudoku":
+            raise ValueError("--data sudoku: boards are not text; name a folder of prism tokenize or a .npy file.")
+        material = self.read(self.seed)
+        model = self._start(material)
+        notes = {"model": self.model, "shifted": self.shifted, "widen": self.widen}
+        fitted = self.fit(model, loss, material, widening(model, self.widen), notes)
+        model.future = 1.0  # also after a resumed run that had nothing left to do
+        record = clock.record("adapt", self, seed=self.seed, model=model)
+        if fitted.is_main:
+            self.save(model, fitted, material)
+            show_record(record)
+        return {"held_out": fitted.held_out, "record": plain(record)}
+
+    def _start(self, material: _Material) -> Llama:
+        """The causal model with a mask, in float32: half precision would lose the small steps of training."""
+        if material.text is None:
+            model = adapt(self.model, shifted=self.shifted, length=material.length)
+            if material.vocab_size > model.facts.vocab_size:
+                raise ValueError(
+                    f"{self.data} has token ids up to {material.vocab_size - 2}; the model knows 0..{model.facts.mask_id - 1}."
+                )
+            return model.float()
+        tokenizer, source = material.text.tokenizer, Path(self.model)
+        if source.suffix == ".gguf" or has_tokenizer(source := locate(self.model)):
+            material.text.corpus.check_tokenizer(fingerprint(load_tokenizer(source)), f"that of {self.model}")
+        return adapt(
+            self.model,
+            shifted=self.shifted,
+            mask_id=tokenizer.mask_token_id,
+            known=vocabulary_size(tokenizer),
+            length=material.length,
+        ).float()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -180,12 +180,13 @@ def dataset_rows(name: str, config: str | None, split: str, skip: int = 0) -> It
 
 
 def load_tokenizer(name: str | Path) -> Any:
-    """A fast tokenizer of transformers from a folder or the hub, or the byte-level BPE of GPT-2 from a folder that has no more
-    than its vocabulary and merges (`*vocab.json`, `*merges.txt`). Code that lies beside it is never run: those that bring some
-    are plain tokenizers (LLaDA) or Qwen2's (Dream) all the same."""
+    """A fast tokenizer of transformers from a folder, the hub or a GGUF file, or the byte-level BPE of GPT-2 from a folder that
+    has no more than its vocabulary and merges (`*vocab.json`, `*merges.txt`). Code that lies beside it is never run: those that
+    bring some are plain tokenizers (LLaDA) or Qwen2's (Dream) all the same."""
     from transformers import AutoTokenizer, GPT2Tokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
     folder = Path(name)
+    inside = {"gguf_file": folder.name} if folder.suffix == ".gguf" else {}
     vocabularies, merges = sorted(folder.glob("*vocab.json")), sorted(folder.glob("*merges.txt"))
     if len(vocabularies) == len(merges) == 1 and not list(folder.glob("*config.json")):
         return GPT2Tokenizer(vocab=str(vocabularies[0]), merges=str(merges[0]))
@@ -193,8 +194,8 @@ def load_tokenizer(name: str | Path) -> Any:
     if _brings_code(folder):
         kind = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else Qwen2Tokenizer
     try:
-        tokenizer = kind.from_pretrained(name, trust_remote_code=False)
-    except (ValueError, OSError) as error:
+        tokenizer = kind.from_pretrained(folder.parent if inside else name, trust_remote_code=False, **inside)
+    except (ImportError, ValueError, OSError) as error:
         raise TextError(f"There is no tokenizer in {str(name)!r}: {first_line(error)}") from error
     if not tokenizer.is_fast:
         raise TextError(f"The tokenizer of {str(name)!r} has no fast version (tokenizer.json); convert it first.")

@@ -37,6 +37,10 @@ class Writing(ABC):
     def pieces(self, tokens: list[int]) -> list[str]:
         """One piece of text per token; joined they are what a person reads."""
 
+    def text(self, tokens: list[int]) -> str:
+        """All of it."""
+        return "".join(self.pieces(tokens))
+
 
 class Board(Writing):
     """A Sudoku board: 81 characters, row ends understood."""
@@ -76,6 +80,9 @@ class Text(Writing):
 
     def prompt(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def text(self, tokens: list[int]) -> str:
+        return self.tokenizer.decode(tokens)
 
     def pieces(self, tokens: list[int]) -> list[str]:
         # A token's own text is what it adds to the text before it: tokenizers glue spaces to one side or the other.

@@ -35,12 +35,13 @@ def evaluate_known_truth(
     seed: int = 0,
     draw: Draw | None = None,
     schedule: Schedule | None = None,
+    block: int | None = None,
     batch: int = 64,
     done: Callable[[int], object] | None = None,
 ) -> TextRun:
     """`samples` sequences of `length` tokens, the first one given, judged by the truth. The last batch may be smaller."""
     clock, device = Stopwatch(), truth.llama.device
-    prepared = Prepared(model, policy, steps=steps, draw=draw, schedule=schedule)
+    prepared = Prepared(model, policy, steps=steps, draw=draw, schedule=schedule, block=block)
     found: list[tuple[np.ndarray, ...]] = []
     for first in range(0, samples, batch):
         count = min(batch, samples - first)
@@ -54,13 +55,25 @@ def evaluate_known_truth(
     return TextRun(tokens, likelihood, forwards, remasks, flipflops, clock.seconds)
 
 
-def own_samples(truth: Causal, *, samples: int, length: int, seed: int, batch: int = 64) -> TextRun:
+def own_samples(
+    truth: Causal,
+    *,
+    samples: int,
+    length: int,
+    seed: int,
+    batch: int = 64,
+    done: Callable[[int], object] | None = None,
+) -> TextRun:
     """What the truth itself writes: the figures every sampler is held against."""
     clock, device = Stopwatch(), truth.llama.device
     noises = (
         Noise.rows(seed, batch, first=first, device=device) for first in range(0, -(-samples // batch) * batch, batch)
     )
-    pages = list(truth.writing(noises, length, Draw()))
+    pages = []
+    for number, page in enumerate(truth.writing(noises, length, Draw()), 1):
+        pages.append(page)
+        if done is not None:
+            done(min(number * batch, samples))
     tokens = torch.cat([page for page, _ in pages])[:samples].cpu().numpy()
     nll = -torch.cat([logs.mean(1) for _, logs in pages])[:samples].double().cpu().numpy()
     none = np.zeros(samples, dtype=np.int64)

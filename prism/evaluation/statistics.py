@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,10 @@ class Interval:
 
     def __str__(self) -> str:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+    def through(self, rising: Callable[[float], float]) -> Interval:
+        """Of a figure that rises with this one, such as the perplexity with the nats a token."""
+        return Interval(*(float(rising(bound)) for bound in (self.value, self.low, self.high)))
 
 
 def rate(successes: int, trials: int, z: float = 1.959964) -> Interval:
@@ -38,6 +43,32 @@ def bootstrap_mean(values: NDArray[np.float64], *, resamples: int = 2000, seed: 
     means = np.array([rng.choice(values, len(values)).mean() for _ in range(resamples)])
     low, high = np.quantile(means, [0.025, 0.975])
     return Interval(float(values.mean()), float(low), float(high))
+
+
+def bootstrap_ratio(
+    above: NDArray[np.float64], below: NDArray[np.int64], *, resamples: int = 2000, seed: int = 0
+) -> Interval:
+    """Percentile bootstrap of Σ above / Σ below over examples."""
+    rng = np.random.default_rng(seed)
+    drawn = (rng.integers(len(above), size=len(above)) for _ in range(resamples))
+    ratios = np.array([above[rows].sum() / max(below[rows].sum(), 1) for rows in drawn])
+    low, high = np.quantile(ratios, [0.025, 0.975])
+    return Interval(float(above.sum() / below.sum()), float(low), float(high))
+
+
+def difference(a: NDArray[np.float64], b: NDArray[np.float64], *, resamples: int = 2000, seed: int = 0) -> Interval:
+    """Mean of a - mean of b, of examples that have nothing to do with each other: each side is resampled on its own."""
+    rng = np.random.default_rng(seed)
+    gaps = np.array([rng.choice(a, len(a)).mean() - rng.choice(b, len(b)).mean() for _ in range(resamples)])
+    low, high = np.quantile(gaps, [0.025, 0.975])
+    return Interval(float(a.mean() - b.mean()), float(low), float(high))
+
+
+def jackknife(value: float, without: NDArray[np.float64], z: float = 1.959964) -> Interval:
+    """A normal interval around `value` of a figure that is no mean, from its values without one example each."""
+    count = len(without)
+    spread = z * math.sqrt((count - 1) / count * float(((without - without.mean()) ** 2).sum()))
+    return Interval(value, value - spread, value + spread)
 
 
 def paired_difference(

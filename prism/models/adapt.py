@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,52 +21,77 @@ from prism.models.hub import locate, weights
 from prism.models.llama import Llama, LlamaConfig
 
 
-def adapt(name_or_path: str | PathLike[str], *, shifted: bool, gguf: str | None = None) -> Llama:
-    """The Llama or Qwen2 in a folder or on the hub, with one token more: the mask, an average token to begin with.
+def adapt(
+    name_or_path: str | PathLike[str],
+    *,
+    shifted: bool,
+    mask_id: int | None = None,
+    known: int | None = None,
+    length: int | None = None,
+) -> Llama:
+    """The Llama or Qwen2 in a folder, on the hub or in a GGUF file (which transformers and the gguf package turn into float32),
+    with a token for the mask: an average token to begin with.
 
-    It still attends to the past alone; `widening` changes that. `gguf` names a GGUF file in the folder, which transformers and
-    the gguf package turn into float32.
+    It still attends to the past alone; `widening` changes that. The mask is one token more unless `mask_id` gives it a row the
+    model has and its tokenizer does not use; `known` is how many tokens that knows, the mask included, where there are fewer
+    than rows. `length` is that of the sequences it will be trained on, the model's longest if left out.
     """
-    folder = Folder(locate(name_or_path))
-    config, tensors = (folder.json("config.json"), weights(folder)) if gguf is None else _from_gguf(folder, gguf)
+    source = Path(name_or_path)
+    if source.suffix == ".gguf":
+        config, tensors = _from_gguf(source)
+    else:
+        folder = Folder(locate(name_or_path))
+        config, tensors = folder.json("config.json"), weights(folder)
     try:
         causal = LlamaConfig.of_causal(config, mask_id=0)
     except (KeyError, ValueError) as error:
-        raise ModelError(f"{folder.path} cannot be adapted: {first_line(error)}") from error
+        raise ModelError(f"{source} cannot be adapted: {first_line(error)}") from error
+    mask = causal.vocab_size if mask_id is None else mask_id
+    if not 0 <= mask <= causal.vocab_size:
+        raise ModelError(
+            f"mask_id={mask} leaves a gap after the {causal.vocab_size:,} tokens of {source}; "
+            "give its own tokenizer, whose mask comes at most right after them."
+        )
+    rows = max(causal.vocab_size, mask + 1)
+    settings = replace(
+        causal,
+        vocab_size=rows,
+        mask_id=mask,
+        shifted=shifted,
+        length=length or causal.length,
+        known=None if known is None or known >= rows else known,
+    )
     own = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
     if causal.tied:
         own.pop("lm_head.weight", None)
     for name in ("embed_tokens.weight", "lm_head.weight"):
         if name in own:
-            own[name] = torch.cat([own[name], own[name].mean(0, keepdim=True)])
-    settings = replace(causal, vocab_size=causal.vocab_size + 1, mask_id=causal.vocab_size, shifted=shifted)
+            table, average = own[name], own[name][: known or None].mean(0, keepdim=True)
+            own[name] = torch.cat([table[:mask], average, table[mask + 1 :]])
     with torch.device("meta"):
         model = Llama(settings)
-    check_tensors(own, model.state_dict(), folder.path, ModelError)
+    check_tensors(own, model.state_dict(), source, ModelError)
     model.load_state_dict(own, assign=True)
     model.future = 0.0
     return model
 
 
-def _from_gguf(folder: Folder, name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _from_gguf(source: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     from transformers import AutoModelForCausalLM
 
-    folder.file(name)
+    Folder(source.parent).file(source.name)
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder.path, gguf_file=name, dtype=torch.float32)
+        model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
     except (ImportError, OSError, ValueError, RuntimeError) as error:
-        raise ModelError(f"{folder.path / name} cannot be read: {first_line(error)}") from error
+        raise ModelError(f"{source} cannot be read: {first_line(error)}") from error
     return model.config.to_dict(), model.state_dict()
 
 
 def widening(model: Llama, over: int) -> Callable[[int], None]:
     """For `train(each_step=…)`: at step n of `over` a position sees the share n/over of what follows it, then everything."""
-    share = torch.zeros((), device=model.device)
 
     def widen(step: int) -> None:
-        if step >= over:
-            model.future = 1.0
-        else:
-            model.future = share.fill_(step / over)  # a tensor, so that a compiled model is compiled once
+        # A tensor, so that a compiled model is compiled once; made here, because training moves the model.
+        model.future = 1.0 if step >= over else torch.full((), step / over, device=model.device)
 
     return widen

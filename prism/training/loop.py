@@ -67,6 +67,7 @@ def train(
     resume: bool = False,
     evaluate: Callable[[Model, int], Mapping[str, float]] | None = None,
     each_step: Callable[[int], object] | None = None,
+    notes: Mapping[str, Any] | None = None,
     trackers: tuple[str, ...] = (),
     progress: bool = True,
 ) -> Trained:
@@ -77,15 +78,16 @@ def train(
     checkpoint and starts afresh where there is none.
 
     **Other arguments.** `evaluate(model, step)` runs on every process with the averaged weights in place; the figures of
-    the main one are logged. `each_step(step)` is called before every step, for what changes with it. `trackers` may name
-    tensorboard and wandb. The device is accelerate's choice: a GPU where there is one, else the CPU
-    (`ACCELERATE_USE_CPU=true` insists). torch's global random generator is reseeded at every step.
+    the main one are logged. `each_step(step)` is called before every step, for what changes with it. `notes`, values that JSON
+    can hold, are what else a resumed run must have in common with the one it goes on with. `trackers` may name tensorboard and
+    wandb. The device is accelerate's choice: a GPU where there is one, else the CPU (`ACCELERATE_USE_CPU=true` insists).
+    torch's global random generator is reseeded at every step.
     """
     folder = Path(folder)
     accelerator = _accelerator(folder, trackers)
     device = accelerator.device
     share = Share(settings.batch, settings.accumulate, accelerator.num_processes, accelerator.process_index)
-    description = _description(settings, loss)
+    description = _description(settings, loss) | dict(notes or {})
     run = RunFolder(folder, settings.keep, is_main=accelerator.is_main_process)
     run.check(description, resume=resume)
     accelerator.wait_for_everyone()  # before the main process fills the folder the others look into
@@ -102,7 +104,8 @@ def train(
     accelerator.wait_for_everyone()
 
     alone = accelerator.num_processes == 1 and settings.accumulate == 1
-    recordable = settings.compile and alone and can_be_recorded(model.facts.vocab_size, device)
+    steady = each_step is None  # a recording would go on with what the first step found
+    recordable = settings.compile and alone and steady and can_be_recorded(model.facts.vocab_size, device)
     recorded = Recorded(objective) if recordable else None
     model.train()
     meter = Meter(accelerator, share, run, begin)

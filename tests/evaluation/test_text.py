@@ -9,18 +9,52 @@ from stand_ins import tiny_truth
 
 import prism
 from prism.evaluation.known_truth import evaluate_known_truth, own_samples
-from prism.evaluation.text import TextRun, distinct, repetition, unigram_entropy
+from prism.evaluation.text import Likelihood, TextRun, distinct, ngrams, repetition, unigram_entropy
 
 
 def test_unigram_entropy() -> None:
-    tokens = torch.tensor([[5, 5, 5, 5], [1, 2, 3, 4], [9, 1, 9, 1]])
-    assert unigram_entropy(tokens).tolist() == pytest.approx([0, math.log(4), math.log(2)])
+    rows = [np.array(row) for row in ([5, 5, 5, 5], [1, 2, 3, 4], [9, 1, 9, 1], [7], [])]
+    assert unigram_entropy(rows).tolist() == pytest.approx([0, math.log(4), math.log(2), 0, 0])
 
 
 def test_repeating_oneself_is_seen() -> None:
-    once, twice = [1, 2, 3, 4, 5, 6], [1, 2, 3, 1, 2, 3]
-    assert repetition(torch.tensor([once, twice]), 2).tolist() == pytest.approx([0, 2 / 5])
-    assert distinct(torch.tensor([once, twice]), 2) == pytest.approx(6 / 10)  # 12 and 23 are everywhere, 31 is new
+    rows = [np.array(row) for row in ([1, 2, 3, 4, 5, 6], [1, 2, 3, 1, 2, 3], [1])]
+    assert repetition(rows, 2).tolist() == pytest.approx([0, 2 / 5, 0])
+    assert distinct(rows, 2).value == pytest.approx(6 / 10)  # 12 and 23 are everywhere, 31 is new
+    assert distinct(rows[:1], 9).value == 0
+
+
+def test_ngrams_stay_within_their_sequence_and_are_told_apart_in_any_vocabulary() -> None:
+    rng = np.random.default_rng(0)
+    rows = [rng.choice([0, 1, 262_143, 2**40], size) for size in (9, 0, 3, 30, 1, 2)]
+    for n in (1, 2, 3, 4):
+        every = [tuple(row[i : i + n]) for row in rows for i in range(len(row) - n + 1)]
+        grams, owner = ngrams(rows, n)
+        assert len(grams) == len(every)
+        assert owner.tolist() == [number for number, row in enumerate(rows) for _ in range(len(row) - n + 1)]
+        assert all(
+            (a == b) == (x == y) for a, x in zip(every, grams, strict=True) for b, y in zip(every, grams, strict=True)
+        )
+
+
+def test_the_interval_of_distinct_ngrams_holds_what_other_samples_give() -> None:
+    """Many sets of samples of one process: their spread is what the jackknife says."""
+    rng = np.random.default_rng(0)
+    found = [distinct(rng.geometric(rng.uniform(0.05, 0.5, (60, 1)), (60, 40)), 2) for _ in range(200)]
+    spread = np.std([one.value for one in found])
+    said = np.mean([one.high - one.low for one in found]) / 2 / 1.96
+    assert said == pytest.approx(spread, rel=0.25)
+
+
+def test_perplexity_over_tokens_and_over_texts() -> None:
+    found = Likelihood(np.array([10.0, 1.0, 0.0]), np.array([10, 2, 0])).summary()
+    assert found["perplexity"] == pytest.approx(math.exp(11 / 12))
+    assert found["perplexity_per_text"] == pytest.approx(math.exp((1 + 0.5) / 2))
+    assert (found["judged_tokens"], found["texts_without_tokens"]) == (12, 1)
+    low, high = found["perplexity_interval"]
+    assert low <= found["perplexity"] <= high
+    with pytest.raises(ValueError, match="are they all empty"):
+        Likelihood(np.array([0.0]), np.array([0])).summary()
 
 
 def test_a_summary_holds_what_was_found() -> None:

@@ -68,4 +68,4 @@ def test_other_families_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="'gpt2' is not of this family"):
         adapt(tmp_path, shifted=True)
     with pytest.raises(ModelError, match=r"has no absent\.gguf"):
-        adapt(tmp_path, shifted=True, gguf="absent.gguf")
+        adapt(tmp_path / "absent.gguf", shifted=True)

@@ -1,0 +1,404 @@
+"""prism evaluate text, prism evaluate known-truth."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.table import Table
+
+from prism.cli.command import (
+    Command,
+    WithModel,
+    check_file,
+    console,
+    dtype_of,
+    own_length,
+    progress,
+    require_head,
+    show_record,
+)
+from prism.data.llama2c import Llama2c
+from prism.data.shards import MANIFEST, Corpus
+from prism.data.text import Files, load_tokenizer
+from prism.data.windows import TextWindows
+from prism.data.writing import Numbers, Text, Writing, has_tokenizer
+from prism.evaluation.judge import Featuriser, Judge, load_encoder, load_judge
+from prism.evaluation.known_truth import evaluate_known_truth, own_samples
+from prism.evaluation.mauve import clustering, combined, require_mauve
+from prism.evaluation.record import Stopwatch, plain
+from prism.evaluation.samples import SampleFile, Together, Written, weights_digest, write_samples
+from prism.evaluation.statistics import difference
+from prism.evaluation.text import Likelihood, diversity, figure
+from prism.models.causal import load_llama2c
+from prism.models.folder import write_whole
+from prism.models.folding import for_sampling
+from prism.models.hub import locate
+from prism.recipes.sampling import Sampling
+from prism.sampling.prepared import Prepared
+from prism.state import State, start
+
+END_OF_TEXT = "<|endoftext|>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Generates(WithModel, Sampling, Command):
+    samples: int | None = None
+    """How many sequences, 1000 if left out; of given texts the first so many, all if left out."""
+    length: int | None = None
+    """Their tokens; the model's own length if left out."""
+    batch: int | None = None
+    """Sequences made at once by each process, 16 on a CPU and 128 elsewhere if left out."""
+    save: Path | None = None
+    """Write the samples to this file, a JSON object a line."""
+
+    def check(self) -> None:
+        super().check()
+        for flag, value in (("--samples", self.samples), ("--length", self.length), ("--batch", self.batch)):
+            if value is not None and value < 1:
+                raise ValueError(f"{flag} {value}: must be at least 1.")
+        if self.save is not None:
+            check_file("--save", self.save)
+
+    def count(self) -> int:
+        return 1000 if self.samples is None else self.samples
+
+    def batch_size(self) -> int:
+        return self.batch or (16 if self.torch_device().type == "cpu" else 128)
+
+    def full_length(self, model: Any) -> int:
+        length = self.length or own_length(model)
+        if length is None:
+            raise ValueError("This model does not say how long its sequences are; give --length.")
+        return length
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateText(_Generates):
+    """Generate text, or take texts, and judge them: generative perplexity, entropy, distinct n-grams, repetition, MAUVE.
+
+    With --save an interrupted run goes on where it stopped; `accelerate launch -m prism evaluate text …` shares the work, and
+    the samples are the same.
+    """
+
+    tokenizer: str | None = None
+    """The model's tokenizer (a folder or hub name), where none lies beside it: gpt2 for MDLM."""
+    texts: Path | None = None
+    """Judge these instead of generating: JSON lines, or plain text (see --separator)."""
+    judge: str = "gpt2-large"
+    """The causal model that gives the perplexity: a hub name, a folder or a GGUF file."""
+    judge_context: int | None = None
+    """Tokens of a text it reads; all it can if left out."""
+    judge_start: bool | None = None
+    """Whether it gets its start token; as its tokenizer does it if left out."""
+    judge_batch: int = 8
+    """Texts it reads at once."""
+    judge_dtype: str = "float32"
+    """float32, as published, or bfloat16."""
+    reference: Path | None = None
+    """Text to compare with for MAUVE: JSON lines, plain text, or a folder of prism tokenize, whose validation part is taken in
+    pieces as long as the samples. Needs mauve-text, which is under the GPLv3: pip install 'prism-mdm[mauve]'."""
+    encoder: str | None = None
+    """MAUVE's features from the mean hidden state of this encoder (a folder or hub name) and not, as published with
+    gpt2-large, from the judge's last token."""
+    mauve_seeds: int = 5
+    """How many clusterings."""
+    field: str = "text"
+    """Where a JSON line keeps its text."""
+    separator: str | None = None
+    """In plain text files, a line that stands between texts."""
+    end_of_text: str | None = None
+    """How texts mark the end of a document, for the judge to read its own mark; the model's, or <|endoftext|> in files."""
+
+    def check(self) -> None:
+        super().check()
+        if (self.model is None) == (self.texts is None):
+            raise ValueError("Give a model that writes (--model) or texts to judge (--texts), one of them.")
+        dtype_of("--judge_dtype", self.judge_dtype)
+        for flag, value in (("--judge_batch", self.judge_batch), ("--mauve_seeds", self.mauve_seeds)):
+            if value < 1:
+                raise ValueError(f"{flag} {value}: must be at least 1.")
+        if self.texts is not None:
+            self._check_nothing_about_sampling()
+        if self.encoder is not None and self.reference is None:
+            raise ValueError("--encoder makes features for MAUVE; give --reference too.")
+        if self.reference is not None:
+            require_mauve()
+            if not self.reference.is_file() and not (self.reference / MANIFEST).is_file():
+                raise ValueError(f"--reference {self.reference}: neither a file nor a folder of prism tokenize.")
+
+    def _check_nothing_about_sampling(self) -> None:
+        about = (*fields(Sampling), *(f for f in fields(self) if f.name in ("length", "batch", "save", "tokenizer")))
+        if given := [f"--{f.name}" for f in about if getattr(self, f.name) != f.default]:
+            raise ValueError(f"{', '.join(given)}: the texts are there already (--texts); leave it out.")
+
+    def run(self) -> dict[str, Any]:
+        clock, together = Stopwatch(), Together()
+        writing = self._writing() if self.texts is None else None
+        end = END_OF_TEXT if writing is None else writing.tokenizer.eos_token
+        judge = load_judge(  # first, lest it be missed when an hour's samples are there
+            self.judge,
+            device=self.torch_device(),
+            dtype=dtype_of("--judge_dtype", self.judge_dtype),
+            context=self.judge_context,
+            begins=self.judge_start,
+            batch=self.judge_batch,
+            end=self.end_of_text or end,
+        )
+        tokens: list[np.ndarray] | None = None
+        made: dict[str, Any] = {}
+        if self.texts is not None:
+            texts = self._read(self.texts, self.samples)
+        else:
+            assert writing is not None
+            rows, made = self._write(writing, together)
+            texts, tokens = [row.text for row in rows], [np.array(row.tokens) for row in rows]
+        likelihood = self._likelihood(judge, texts, together)
+        summary = {
+            "samples": len(texts),
+            **likelihood.summary(),
+            **diversity(tokens if tokens is not None else _tokens(judge, texts)),
+            "diversity_of": "the model's tokens" if tokens is not None else "the judge's tokens",
+        }
+        if self.reference is not None:
+            summary |= self._mauve(judge, texts, tokens, together)
+        record = clock.record("evaluate text", self, seed=self.seed, model=judge.model, name=self.judge)
+        if together.is_main:
+            _show(f"{len(texts)} texts, judged by {self.judge}", summary)
+            show_record(record)
+        return {**summary, **made, "judge": {"name": self.judge, **judge.describe()}, "record": plain(record)}
+
+    def _write(self, writing: Text, together: Together) -> tuple[list[Written], dict[str, Any]]:
+        """Samples of the model, and what made them."""
+        policy, draw, schedule = self.build_policy(), self.build_draw(), self.build_schedule()
+        loaded = self.loaded()
+        require_head(loaded, self.method())
+        model = for_sampling(loaded, self.torch_dtype())
+        length, device = self.full_length(loaded), self.torch_device()
+        self.check_length(length)
+        steps = self.steps if self.steps is not None else length
+        mask = model.facts.mask_id
+
+        def blank(count: int) -> State:
+            return start(torch.full((count, length), mask, device=device), mask)
+
+        sampling = {f.name: getattr(self, f.name) for f in fields(Sampling)} | {"steps": steps}
+        settings = {"model": self.model, "weights": weights_digest(loaded), "length": length, "dtype": self.dtype}
+        with progress("samples", self.count(), shown=together.is_main) as done:
+            rows = write_samples(
+                Prepared(model, policy, steps=steps, draw=draw, schedule=schedule, block=self.block),
+                blank,
+                writing.text,
+                samples=self.count(),
+                seed=self.seed,
+                batch=self.batch_size(),
+                file=None if self.save is None else SampleFile(self.save, settings | sampling),
+                together=together,
+                done=done,
+            )
+        return rows, {**_costs(rows), "length": length, "policy": plain(policy), "model": settings}
+
+    def _writing(self) -> Text:
+        assert self.model is not None
+        beside = locate(self.model)
+        if self.tokenizer is None and not has_tokenizer(beside):
+            raise ValueError(
+                f"{self.model} has no tokenizer beside it to read its samples with; name one: --tokenizer."
+            )
+        return Text(load_tokenizer(beside if self.tokenizer is None else self.tokenizer))
+
+    def _read(self, path: Path, most: int | None = None) -> list[str]:
+        documents = Files((path,), self.field, self.separator).documents()
+        found = list(islice((text for text in documents if text.strip()), most))
+        if not found:
+            raise ValueError(f"{path}: no text in it.")
+        return found
+
+    def _likelihood(self, judge: Judge, texts: list[str], together: Together) -> Likelihood:
+        found = _each("judging", texts, judge.batch, judge.likelihood, together)
+        nll, tokens = zip(*found, strict=True)
+        return Likelihood(np.array(nll), np.array(tokens))
+
+    def _mauve(
+        self, judge: Judge, texts: list[str], tokens: Sequence[np.ndarray] | None, together: Together
+    ) -> dict[str, Any]:
+        assert self.reference is not None
+        length = len(tokens[0]) if tokens else max(len(judge.read(text)) for text in texts)
+        references = self._references(self.reference, len(texts), length)
+        eye: Featuriser = judge
+        if self.encoder is not None:
+            eye = load_encoder(
+                self.encoder, device=self.torch_device(), dtype=dtype_of("--judge_dtype", self.judge_dtype)
+            )
+        most = max(len(eye.read(text)) for text in texts)  # or references would be told from samples by their length
+
+        def features(some: Sequence[str]) -> list[Any]:
+            return eye.features(some, most=most)
+
+        written = np.stack(_each("reading references", references, eye.batch, features, together))
+        generated = np.stack(_each("reading samples", texts, eye.batch, features, together))
+
+        def cluster(some: Sequence[int]) -> list[Any]:
+            return [clustering(written, generated, seed) for seed in some]
+
+        found = combined(_each("clustering", range(self.mauve_seeds), 1, cluster, together))
+        return {
+            **figure("mauve", found.score),
+            "mauve_by_seed": list(found.by_seed),
+            "mauve_buckets": found.buckets,
+            "mauve_references": len(references),
+            "mauve_features": self.encoder or self.judge,
+        }
+
+    def _references(self, source: Path, count: int, length: int) -> list[str]:
+        if not (source / MANIFEST).is_file():
+            return self._read(source, count)
+        corpus = Corpus.load(source)
+        windows = TextWindows(corpus.validation, length)
+        tokenizer = load_tokenizer(corpus.folder / "tokenizer")
+        return [Text(tokenizer).text(row) for row in windows.read(range(min(count, windows.count))).tolist()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateKnownTruth(_Generates):
+    """Generate from a model that was trained on a causal model's own samples, and let that model, the truth, judge."""
+
+    truth: Path
+    """The causal model, a llama2.c checkpoint such as stories15M.bin."""
+    tokenizer: Path | None = None
+    """Its tokenizer.bin, to read the samples as text; the one beside --truth if left out, and ids if there is none."""
+
+    def check(self) -> None:
+        super().check()
+        if self.model is None:
+            raise ValueError("--model: name the model to evaluate.")
+        if self.tokenizer is not None and not self.tokenizer.is_file():
+            raise ValueError(f"--tokenizer {self.tokenizer}: no such file.")
+
+    def run(self) -> dict[str, Any]:
+        clock = Stopwatch()
+        policy, draw, schedule = self.build_policy(), self.build_draw(), self.build_schedule()
+        truth = load_llama2c(self.truth)
+        vocabulary = truth.llama.config.vocab_size
+        writing, model = self._writing(vocabulary), self.load()
+        require_head(model, self.method())
+        if model.facts.mask_id != vocabulary:
+            raise ValueError(
+                f"The truth has {vocabulary} tokens, so the mask of a model of it is {vocabulary}; this one's is "
+                f"{model.facts.mask_id}: it was trained on something else."
+            )
+        length = self.full_length(model)
+        if length < 2:
+            raise ValueError(f"--length {length}: the first token is given; take at least 2.")
+        self.check_length(length - 1)
+        truth.llama.to(self.torch_device())
+        with progress(self.policy, self.count()) as done:
+            run = evaluate_known_truth(
+                model,
+                truth,
+                policy,
+                steps=self.steps if self.steps is not None else length - 1,
+                samples=self.count(),
+                length=length,
+                seed=self.seed,
+                draw=draw,
+                schedule=schedule,
+                block=self.block,
+                batch=self.batch_size(),
+                done=done,
+            )
+        with progress("the truth's own", self.count()) as done:
+            own = own_samples(
+                truth,
+                samples=self.count(),
+                length=length,
+                seed=self.seed + 1,
+                batch=self.batch_size(),
+                done=done,
+            )
+        entropy = own.likelihood
+        summary = {
+            **run.summary(),
+            **figure("truth_entropy", entropy),
+            **figure("excess", difference(run.nll, own.nll)),
+            "truth": own.summary(),
+        }
+        if self.save is not None:
+            _save(self.save, run.tokens.tolist(), run.nll.tolist(), writing)
+        _show(
+            f"{self.count()} samples of {length} tokens, {self.policy}, against {self.truth.name}",
+            summary,
+            summary["truth"],
+        )
+        record = clock.record("evaluate known-truth", self, seed=self.seed, model=model, name=self.model)
+        show_record(record)
+        return {**summary, "policy": plain(policy), "record": plain(record)}
+
+    def _writing(self, vocabulary: int) -> Writing:
+        beside = self.truth.with_name("tokenizer.bin")
+        path = self.tokenizer or (beside if beside.is_file() else None)
+        if path is None:
+            return Numbers(vocabulary + 1)
+        writing = Llama2c.load(path)
+        if len(writing) != vocabulary:
+            raise ValueError(
+                f"{path} has {len(writing)} tokens and the truth {vocabulary}; name its own with --tokenizer."
+            )
+        return writing
+
+
+def _each(
+    what: str, items: Sequence[Any], batch: int, work: Callable[[Sequence[Any]], list[Any]], together: Together
+) -> list[Any]:
+    """What `work` makes of all items, a batch at a time, each process its share of them, with a bar."""
+    with progress(what, len(items), shown=together.is_main) as done:
+
+        def pieces(mine: Sequence[Any]) -> list[Any]:
+            found: list[Any] = []
+            for first in range(0, len(mine), batch):
+                found += work(mine[first : first + batch])
+                done(len(found) * together.size)
+            return found
+
+        return together.each(items, pieces)
+
+
+def _tokens(judge: Judge, texts: list[str]) -> list[np.ndarray]:
+    """Texts in the judge's tokens, its start token being none of theirs."""
+    return [np.array(judge.read(text)[judge.begin is not None :], dtype=np.int64) for text in texts]
+
+
+def _costs(rows: list[Written]) -> dict[str, Any]:
+    remasks = sum(row.remasks for row in rows)
+    return {
+        "nfe": float(np.mean([row.forwards for row in rows])),
+        "remasks": remasks / len(rows),
+        "flipflop_rate": sum(row.flipflops for row in rows) / remasks if remasks else 0.0,
+        "seconds": sum(row.seconds for row in rows),
+    }
+
+
+def _save(path: Path, tokens: list[list[int]], nll: list[float], writing: Writing) -> None:
+    lines = [
+        {"row": number, "text": writing.text(row), "tokens": row, "nll": value}
+        for number, (row, value) in enumerate(zip(tokens, nll, strict=True))
+    ]
+    write_whole(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+
+
+def _show(title: str, summary: dict[str, Any], beside: dict[str, Any] | None = None) -> None:
+    """Every figure that has an interval, and in a second column the same of what it is held against."""
+    table = Table(title=title)
+    for heading in ("", "found", "95 % interval", *([] if beside is None else ["the truth's own"])):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for name in (name for name in summary if f"{name}_interval" in summary):
+        low, high = summary[f"{name}_interval"]
+        cells = [name.replace("_", " "), f"{summary[name]:.4g}", f"{low:.4g} – {high:.4g}"]
+        table.add_row(*cells, *([] if beside is None else [f"{beside[name]:.4g}" if name in beside else ""]))
+    console.print(table)

@@ -1,0 +1,173 @@
+"""Samples made by one process or by many, kept in a file as they are made.
+
+The file is JSON lines in the order of the samples' numbers, and beside it stand the settings they were made with. A sample
+depends on its number and on nothing else: more processes make the same file, and an interrupted run goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from prism.evaluation.record import Stopwatch
+from prism.models.folder import write_whole
+from prism.noise import Noise
+from prism.sampling.prepared import Prepared
+from prism.state import State
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class Written:
+    """One sample, as a line of the file holds it."""
+
+    row: int
+    text: str
+    tokens: list[int]
+    forwards: int
+    remasks: int
+    flipflops: int
+    seconds: float
+    """Its share of the time its batch took."""
+
+
+class Together:
+    """The processes of one `accelerate launch`; a process alone is the same with nobody to share with."""
+
+    def __init__(self) -> None:
+        from accelerate import PartialState
+
+        state = PartialState(cpu=not torch.accelerator.is_available())
+        self.rank, self.size = state.process_index, state.num_processes
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process is the one to write and print."""
+        return self.rank == 0
+
+    def gathered(self, mine: list[Made]) -> list[Made]:
+        """What all have, in the order of the processes; all must ask."""
+        from accelerate.utils import gather_object
+
+        return list(gather_object(mine))
+
+    def each(self, items: Sequence[Item], work: Callable[[Sequence[Item]], list[Made]]) -> list[Made]:
+        """What `work` makes of the items, one thing of each; every process does its share of them and gets all."""
+        first, last = (len(items) * part // self.size for part in (self.rank, self.rank + 1))
+        return self.gathered(work(items[first:last]))
+
+
+class SampleFile:
+    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+        """`settings`, values JSON can hold, are all that decides what the samples are."""
+        self.path, self.settings = path, json.loads(json.dumps(settings))
+
+    @property
+    def beside(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.settings.json")
+
+    def begin(self) -> list[Written]:
+        """What there is already. A file from other settings is refused, half a line of a killed process is cut off."""
+        if not self.path.exists():
+            write_whole(self.beside, json.dumps(self.settings, indent=2) + "\n")
+            self.path.touch()
+            return []
+        if not self.beside.exists():
+            raise ValueError(
+                f"{self.path} exists and {self.beside.name} does not: it is another file; choose another name."
+            )
+        before = json.loads(self.beside.read_text(encoding="utf-8"))
+        for name in sorted(before.keys() | self.settings.keys()):
+            if before.get(name) != self.settings.get(name):
+                raise ValueError(
+                    f"{self.path} was begun with {name}={before.get(name)}, not {self.settings.get(name)}; "
+                    "go on with the settings it has, or choose another file."
+                )
+        content = self.path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) < len(content):
+            os.truncate(self.path, len(whole))
+        return [self._read(number, line) for number, line in enumerate(whole.splitlines())]
+
+    def append(self, rows: Iterable[Written]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _read(self, number: int, line: bytes) -> Written:
+        try:
+            row = Written(**json.loads(line))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{self.path}, line {number + 1} is no sample; restore the file or remove it.") from error
+        if row.row != number:
+            raise ValueError(f"{self.path}, line {number + 1} is sample {row.row}; restore the file or remove it.")
+        return row
+
+
+def write_samples(
+    prepared: Prepared,
+    blank: Callable[[int], State],
+    text: Callable[[list[int]], str],
+    *,
+    samples: int,
+    seed: int,
+    batch: int,
+    file: SampleFile | None = None,
+    together: Together | None = None,
+    done: Callable[[int], object] | None = None,
+) -> list[Written]:
+    """All samples, on every process. `blank(count)` is what so many of them start from, `text` reads the tokens of one; `batch`
+    are made at once by each process, and the last time what is left."""
+    together = together or Together()
+    rows = together.gathered(file.begin() if file is not None and together.is_main else [])
+    while len(rows) < samples:
+        first = min(len(rows) + together.rank * batch, samples)
+        last = min(first + batch, samples)
+        made = together.gathered(_made(prepared, blank, text, first, last, seed) if first < last else [])
+        if file is not None and together.is_main:
+            file.append(made)
+        rows += made
+        if done is not None:
+            done(len(rows))
+    return rows[:samples]
+
+
+def _made(
+    prepared: Prepared,
+    blank: Callable[[int], State],
+    text: Callable[[list[int]], str],
+    first: int,
+    last: int,
+    seed: int,
+) -> list[Written]:
+    clock, state = Stopwatch(), blank(last - first)
+    noise = Noise.rows(seed, last - first, first=first, device=state.tokens.device)
+    with torch.no_grad():
+        found = prepared(state, noise)
+    tokens = found.tokens.tolist()
+    counts = zip(found.forwards.tolist(), found.remasks.tolist(), found.flipflops.tolist(), strict=True)
+    share = clock.seconds / (last - first)
+    return [
+        Written(first + place, text(row), row, *count, share)
+        for place, (row, count) in enumerate(zip(tokens, counts, strict=True))
+    ]
+
+
+def weights_digest(model: nn.Module) -> str:
+    """A sha256 of a thousand numbers of every weight: tells a model from itself after more training, at no cost."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(model.state_dict().items()):
+        some = weight.detach().flatten()[:: max(1, weight.numel() // 1000)]
+        digest.update(f"{name} {tuple(weight.shape)}".encode() + some.double().cpu().numpy().tobytes())
+    return digest.hexdigest()

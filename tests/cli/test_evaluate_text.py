@@ -1,0 +1,232 @@
+"""Text judged from the command line: by a causal model, against held-out text, and by a known truth."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from stand_ins import tiny_truth
+from test_causal import write_llama2c
+from texts import essays, write_lines, write_llama2c_tokenizer, write_tokenizer
+
+import prism
+from prism.cli import main
+from prism.data.text import load_tokenizer, vocabulary_size
+from prism.evaluation.judge import load_judge
+from prism.models.hub import save_backbone
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MODEL = ["--hidden_size", "16", "--layers", "1", "--heads", "2", "--length", "16"]
+TRAINING = ["--held_out", "4", "--batch", "4", "--steps", "2"]
+
+
+def run(*words: str | Path) -> int:
+    return main([str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`tokens`; `base`, a model trained on them; `judge`, a tiny GPT-2 with the same tokenizer."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    path = tmp_path_factory.mktemp("judged")
+    lines = write_lines(path / "essays.jsonl", essays(80))
+    words = ["tokenize", "--input", lines, "--tokenizer", write_tokenizer(path / "words"), "--output", path / "tokens"]
+    assert run(*words, "--workers", "1", "--validation", "0.4") == 0
+    assert run("pretrain", "--data", path / "tokens", "--output", path / "base", *MODEL, *TRAINING) == 0
+    tokenizer = load_tokenizer(path / "words")
+    torch.manual_seed(0)
+    settings = GPT2Config(vocab_size=vocabulary_size(tokenizer), n_embd=16, n_layer=1, n_head=2, n_positions=64)
+    GPT2LMHeadModel(settings).save_pretrained(path / "judge")
+    tokenizer.save_pretrained(path / "judge")
+    return path
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def words(root: Path, *more: str | Path) -> list[str]:
+    start = ["evaluate", "text", "--model", root / "base", "--judge", root / "judge", "--policy", "vanilla"]
+    return [str(word) for word in (*start, "--steps", "4", "--batch", "4", *more)]
+
+
+def evaluate(root: Path, out: Path, *more: str | Path) -> Any:
+    assert main([*words(root, *more), "--json", str(out)]) == 0
+    return json.loads(out.read_text())
+
+
+def judge(root: Path, out: Path, *more: str | Path) -> Any:
+    assert run("evaluate", "text", "--judge", root / "judge", "--json", out, *more) == 0
+    return json.loads(out.read_text())
+
+
+def test_generated_and_judged(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, samples = tmp_path / "out.json", tmp_path / "s.jsonl"
+    found = evaluate(root, out, "--samples", "10", "--save", samples)
+    rows = lines(samples)
+    assert [row["row"] for row in rows] == list(range(10))
+    assert all(len(row["tokens"]) == 16 for row in rows)
+    judged = load_judge(str(root / "judge"), end="<|endoftext|>").likelihood([row["text"] for row in rows])
+    assert found["nll"] == pytest.approx(sum(nll for nll, _ in judged) / sum(count for _, count in judged), rel=1e-4)
+    assert found["judged_tokens"] == sum(count for _, count in judged)
+    assert found["nfe"] == 4
+    assert found["perplexity_interval"][0] < found["perplexity"] < found["perplexity_interval"][1]
+    assert {"entropy", "distinct_2", "distinct_3", "repetition_4", "perplexity_per_text"} <= found.keys()
+    assert found["judge"]["context"] == 64
+    assert "perplexity" in capsys.readouterr().out
+
+    again = judge(root, out, "--texts", samples)
+    assert again["perplexity"] == pytest.approx(found["perplexity"], rel=1e-4)
+    assert again["diversity_of"] == "the judge's tokens"
+    assert judge(root, out, "--texts", samples, "--samples", "3")["samples"] == 3
+
+
+def test_a_tokenizer_from_elsewhere(root: Path, tmp_path: Path) -> None:
+    """As MDLM's checkpoint needs it, which comes without."""
+    one = evaluate(root, tmp_path / "a.json", "--samples", "4")
+    elsewhere = ["--model", root / "base" / "backbone", "--tokenizer", root / "words"]
+    assert evaluate(root, tmp_path / "b.json", "--samples", "4", *elsewhere)["perplexity"] == one["perplexity"]
+
+
+def test_it_goes_on_where_it_stopped(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
+    one = evaluate(root, tmp_path / "a.json", "--samples", "10", "--save", whole)
+    evaluate(root, tmp_path / "b.json", "--samples", "4", "--save", parts)
+    two = evaluate(root, tmp_path / "b.json", "--samples", "10", "--save", parts)
+    assert two["perplexity"] == one["perplexity"]
+    assert [row["text"] for row in lines(whole)] == [row["text"] for row in lines(parts)]
+    for change in (("--seed", "1"), ("--steps", "5"), ("--nucleus", "0.9"), ("--length", "8"), ("--order", "margin")):
+        assert main([*words(root, "--samples", "10", "--save", parts), *change]) == 2
+        assert f"begun with {change[0][2:]}=" in capsys.readouterr().err
+
+
+def test_two_processes_write_what_one_writes(root: Path, tmp_path: Path) -> None:
+    one = evaluate(root, tmp_path / "one.json", "--samples", "14", "--save", tmp_path / "one.jsonl")
+    launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1"]
+    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0", "-m", "prism"]
+    more = words(root, "--samples", "14", "--save", tmp_path / "two.jsonl", "--json", tmp_path / "two.json")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, *launch, *more]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.count("perplexity per text") == 1  # one process prints
+    rows = [lines(tmp_path / f"{name}.jsonl") for name in ("one", "two")]
+    assert [row["tokens"] for row in rows[0]] == [row["tokens"] for row in rows[1]]
+    assert [row["row"] for row in rows[1]] == list(range(14))
+    two = json.loads((tmp_path / "two.json").read_text())
+    assert two["perplexity"] == pytest.approx(one["perplexity"], rel=1e-4)
+    assert two["judged_tokens"] == one["judged_tokens"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(importlib.util.find_spec("mauve") is None, reason="mauve-text (GPLv3) is not installed")
+def test_mauve(root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    same = judge(
+        root, out, "--mauve_seeds", "2", "--texts", root / "essays.jsonl", "--reference", root / "essays.jsonl"
+    )
+    assert same["mauve"] == pytest.approx(1)
+    corpus = evaluate(root, out, "--samples", "12", "--reference", root / "tokens", "--mauve_seeds", "2")
+    assert 0 < corpus["mauve"] <= 1
+    assert corpus["mauve_references"] == 12
+    assert corpus["mauve_buckets"] == 2
+    assert len(corpus["mauve_by_seed"]) == 2
+
+
+def test_bad_words(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n")
+    judge = ["--judge", root / "judge"]
+    base = [*judge, "--model", root / "base"]
+    bad: list[tuple[list[str | Path], str]] = [
+        (judge, "--model) or texts to judge (--texts), one of them"),
+        ([*base, "--texts", root / "essays.jsonl"], "one of them"),
+        ([*base, "--samples", "0"], "--samples 0"),
+        ([*base, "--length", "0"], "--length 0"),
+        ([*base, "--batch", "0"], "--batch 0"),
+        ([*base, "--judge_batch", "0"], "--judge_batch 0"),
+        ([*base, "--encoder", "x"], "give --reference too"),
+        ([*base, "--save", tmp_path], "that is a folder"),
+        ([*base, "--policy", "prism"], "needs a quality head"),
+        ([*base, "--judge_dtype", "int8"], "--judge_dtype int8"),
+        ([*judge, "--model", root / "base" / "backbone", "--policy", "vanilla"], "no tokenizer beside it"),
+        ([*judge, "--texts", tmp_path / "absent.jsonl"], "absent.jsonl: no such file"),
+        ([*judge, "--texts", tmp_path / "empty.jsonl"], "no text in it"),
+        (
+            [*judge, "--texts", root / "essays.jsonl", "--save", tmp_path / "s.jsonl", "--steps", "3"],
+            "--steps, --save: the texts",
+        ),
+        ([*judge, "--texts", root / "essays.jsonl", "--judge_context", "65"], "reads 2..64"),
+        ([*judge, "--texts", root / "essays.jsonl", "--field", "body"], "no text under 'body'"),
+        (["--judge", tmp_path / "nobody", "--texts", root / "essays.jsonl"], "nobody"),
+    ]
+    for line, complaint in bad:
+        assert run("evaluate", "text", *line) == 2, line
+        said = capsys.readouterr().err
+        assert complaint in said, line
+        assert "(a bug?" not in said
+
+
+# ── a known truth ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`truth.bin` over 270 tokens, its tokenizer, and an ignorant model of it."""
+    path = tmp_path_factory.mktemp("world")
+    write_llama2c(path / "truth.bin", tiny_truth(270).llama)
+    write_llama2c_tokenizer(path / "tokenizer.bin", list(" abcdefghij"))
+    torch.manual_seed(0)
+    for name, size in (("model", 271), ("other", 12)):
+        save_backbone(prism.DiT(prism.DiTConfig(size, size - 1, 8, hidden_size=16, blocks=1, heads=2)), path / name)
+    return path
+
+
+def test_known_truth(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, kept = tmp_path / "out.json", tmp_path / "s.jsonl"
+    start = ["evaluate", "known-truth", "--model", world / "model", "--policy", "vanilla", "--samples", "20"]
+    start += ["--batch", "8", "--truth", world / "truth.bin"]
+    assert run(*start, "--json", out, "--save", kept) == 0
+    found = json.loads(out.read_text())
+    assert found["excess"] == pytest.approx(found["nll"] - found["truth_entropy"])
+    assert found["excess_interval"][0] > 0  # it knows nothing
+    assert (found["samples"], found["length"], found["nfe"]) == (20, 8, 7)
+    assert {"entropy", "distinct_2", "repetition_4", "nll_interval"} <= found.keys() & found["truth"].keys()
+    rows = lines(kept)
+    assert len(rows) == 20
+    assert all(row["tokens"][0] == 1 and len(row["tokens"]) == 8 and isinstance(row["text"], str) for row in rows)
+    assert sum(row["nll"] for row in rows) / 20 == pytest.approx(found["nll"])
+    assert "excess" in capsys.readouterr().out
+
+    (tmp_path / "alone.bin").write_bytes((world / "truth.bin").read_bytes())
+    assert run(*start, "--truth", tmp_path / "alone.bin", "--steps", "3", "--block", "1", "--save", kept) == 2
+    assert run(*start, "--truth", tmp_path / "alone.bin", "--steps", "4", "--save", kept) == 0
+    assert lines(kept)[0]["text"].startswith("1 ")  # no tokenizer: ids
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("--truth {w}/truth.bin", "--model: name the model"),
+        ("--truth {w}/truth.bin --model {w}/other", "the mask of a model of it is 270; this one's is 11"),
+        ("--truth {w}/tokenizer.bin --model {w}/model", "llama2.c checkpoint"),
+        ("--truth {w}/absent.bin --model {w}/model", "absent.bin cannot be read"),
+        ("--model {w}/model", "truth"),
+        ("--truth {w}/truth.bin --model {w}/model --tokenizer {w}/absent.bin", "no such file"),
+        ("--truth {w}/truth.bin --model {w}/model --tokenizer {w}/truth.bin", "no tokenizer of llama2.c"),
+        ("--truth {w}/truth.bin --model {w}/model --length 1", "take at least 2"),
+        ("--truth {w}/truth.bin --model {w}/model --policy prism", "needs a quality head"),
+    ],
+)
+def test_bad_truths(world: Path, line: str, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("evaluate", "known-truth", "--policy", "vanilla", *line.format(w=world).split()) == 2
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert "(a bug?" not in said
