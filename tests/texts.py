@@ -6,7 +6,7 @@ import json
 import random
 from pathlib import Path
 
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 WORDS = [
     "the",
@@ -52,4 +52,28 @@ def write_tokenizer(folder: Path) -> Path:
     tokenizer.train_from_iterator(essays(100), trainer)
     folder.mkdir(exist_ok=True)
     tokenizer.model.save(str(folder), "tiny")
+    return folder
+
+
+LETTERS = {"<|endoftext|>": 0, "<|im_end|>": 1, "<|user|>": 2, "<|mask|>": 3}
+LETTERS |= {letter: place for place, letter in enumerate("abcdefghijklmnopqrstuvwxyz", start=4)}
+
+
+def write_letters(folder: Path) -> Path:
+    """A tokenizer of 30 ids with a chat template, in the hub's format: a token a letter, the mask is 3, 0 and 1 end a text."""
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE(vocab=LETTERS, merges=[]))
+    tokenizer.decoder = decoders.ByteLevel()
+    hub = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|endoftext|>",
+        mask_token="<|mask|>",
+        additional_special_tokens=["<|im_end|>", "<|user|>"],
+    )
+    hub.chat_template = (
+        "{% for message in messages %}{{ '<|user|>' if message.role == 'user' else '' }}{{ message.content }}"
+        "<|im_end|>{% endfor %}"
+    )
+    hub.save_pretrained(folder)
     return folder
