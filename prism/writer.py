@@ -70,6 +70,8 @@ class Written:
     prompt: list[int]
     tokens: list[int]
     """The generated tokens, up to and with what ended the text; in a prompt with masks, what they were replaced by."""
+    sequence: list[int]
+    """Both together."""
     text: str
     """What follows the prompt, without special tokens and the stop string; the whole text where the prompt had masks."""
     end: End
@@ -205,12 +207,12 @@ class Writer:
 
     def _over(
         self, text: _Text, row: Int[Tensor, " l"], settled: Bool[Tensor, " l"]
-    ) -> tuple[list[int], str, End] | None:
-        """The tokens, the text and why it is over; None while there is more to come."""
+    ) -> tuple[list[int], list[int], str, End] | None:
+        """The generated tokens, all tokens, the text and why it is over; None while there is more to come."""
         tokens, complete = row[settled].tolist(), text.settled == text.free
         if len(text.canvas) == len(text.prompt):  # nothing follows the prompt: its masks were filled
             whole = row[: len(text.canvas)].tolist()
-            return (tokens, self.writing.continuation([], whole), End.LENGTH) if complete else None
+            return (tokens, whole, self.writing.continuation([], whole), End.LENGTH) if complete else None
         ends = [count for count, token in enumerate(tokens, start=1) if token in self.writing.ends]
         if ends and self.eos.stops:
             tokens = tokens[: ends[0]]
@@ -222,10 +224,10 @@ class Writer:
         written = self.writing.continuation(text.prompt, tokens)
         if (cut := first_stop(len(tokens))) is not None:
             count = bisect_left(range(len(tokens)), True, key=lambda count: first_stop(count) is not None)
-            return tokens[:count], written[:cut], End.STOP
+            return tokens[:count], text.prompt + tokens[:count], written[:cut], End.STOP
         if ends and self.eos.stops:
-            return tokens, written, End.EOS
-        return (tokens, written, End.LENGTH) if complete else None
+            return tokens, text.prompt + tokens, written, End.EOS
+        return (tokens, text.prompt + tokens, written, End.LENGTH) if complete else None
 
 
 @dataclass

@@ -111,8 +111,16 @@ def _gathered(words: list[str], kind: type[Command]) -> list[str]:
         option, *words = words
         values = list(takewhile(lambda word: not word.startswith("--"), words)) if option in several else []
         words = words[len(values) :]
-        gathered += [option, *(values if not values or values[0].startswith("[") else [json.dumps(values)])]
+        gathered += [option, *(values if not values or _is_list(values[0]) else [json.dumps(values)])]
     return gathered
+
+
+def _is_list(word: str) -> bool:
+    """Whether it is a list already, and not a word that begins like one: --stop [DONE]."""
+    try:
+        return isinstance(json.loads(word), list)
+    except ValueError:
+        return False
 
 
 def _readable(error: argparse.ArgumentError, parser: jsonargparse.ArgumentParser, path: list[str]) -> str:
