@@ -14,6 +14,7 @@ from prism.cli.cite import Cite
 from prism.cli.code import EvaluateCode
 from prism.cli.command import Command
 from prism.cli.demo import Demo
+from prism.cli.harness import EvaluateHarness
 from prism.cli.reproduce import ReproduceSudoku
 from prism.cli.sudoku import CompareSudoku, EvaluateSudoku
 from prism.cli.tokenize import Tokenize
@@ -27,7 +28,7 @@ COMMANDS: dict[str, type[Command] | dict[str, type[Command]]] = {
     "finetune": Finetune,
     "sample": Sample,
     "score": Score,
-    "evaluate": {"sudoku": EvaluateSudoku, "code": EvaluateCode},
+    "evaluate": {"sudoku": EvaluateSudoku, "code": EvaluateCode, "harness": EvaluateHarness},
     "compare": {"sudoku": CompareSudoku},
     "reproduce": {"sudoku": ReproduceSudoku},
     "cite": Cite,
@@ -39,7 +40,7 @@ jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
 def parse(words: list[str]) -> Command:
     """The command the words ask for."""
-    words = [_underscored(word) for word in words]
+    words = _harness([_underscored(word) for word in words])
     kind, path, rest = _find(words)
     parser = _parser(kind, path)
     try:
@@ -101,6 +102,13 @@ def _underscored(word: str) -> str:
         return word
     name, equals, value = word[2:].partition("=")
     return f"--{name.replace('-', '_')}{equals}{value}"
+
+
+def _harness(words: list[str]) -> list[str]:
+    """prism evaluate --harness TASK is prism evaluate harness --task TASK."""
+    if words[:1] != ["evaluate"] or not any(re.match("--harness(=|$)", word) for word in words[1:]):
+        return words
+    return ["evaluate", "harness", *(re.sub("^--harness(?==|$)", "--task", word) for word in words[1:])]
 
 
 def _gathered(words: list[str], kind: type[Command]) -> list[str]:

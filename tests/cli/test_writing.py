@@ -10,6 +10,7 @@ import pytest
 from test_published import llada
 from texts import write_letters
 
+import prism
 from prism.cli import main
 
 MASK = 3
@@ -22,7 +23,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def sampled(folder: Path, tmp_path: Path, *words: str) -> dict[str, Any]:
     out = tmp_path / "out.json"
-    assert main(["sample", "--model", str(folder), "--policy", "vanilla", *words, "--json", str(out)]) == 0
+    given = [] if "--policy" in words else ["--policy", "vanilla"]
+    assert main(["sample", "--model", str(folder), *given, *words, "--json", str(out)]) == 0
     return json.loads(out.read_text())
 
 
@@ -53,6 +55,15 @@ def test_a_text_ends_where_it_is_told_to(folder: Path, tmp_path: Path) -> None:
 def test_a_chat(folder: Path, tmp_path: Path) -> None:
     found = sampled(folder, tmp_path, "--chat", "true", "--system", "be", "--prompt", "hi", "--new_tokens", "4")
     assert found["texts"][0].replace(" ", "").startswith("be<|im_end|><|user|>hi<|im_end|>")
+
+
+def test_a_corrector_reads_with_the_tokenizer_of_its_backbone(folder: Path, tmp_path: Path) -> None:
+    model = prism.attach(prism.load_backbone(folder), prism.ProjectionConfig(24))
+    model.save(tmp_path / "corrector", base=str(folder))
+    words = ["--policy", "prism", "--k_block", "2", "--prompt", "hello", "--new_tokens", "8", "--eos", "keep"]
+    found = sampled(tmp_path / "corrector", tmp_path, *words)
+    assert found["texts"][0].startswith("hello")
+    assert (len(found["quality"][0]), found["remasks"]) == (13, 2)
 
 
 def test_gaps_are_filled(folder: Path, tmp_path: Path) -> None:
