@@ -137,7 +137,7 @@ def test_a_text_is_over_with_the_block_of_its_end(end: int, text: Text) -> None:
 
 def test_an_end_can_be_forbidden_for_a_while(text: Text) -> None:
     """At the positions named, and at no other."""
-    speller = Speller(5, {2: END, 5: TURN, 9: END})
+    speller = Speller(5, {2: END, 8: TURN, 9: END})
     (found,) = Writer(speller, text, PLAIN, new_tokens=16, block=4, draw=GREEDY, eos=Eos(least=9)).write(["hello"])
     assert (len(found.tokens), found.tokens[-1], found.end) == (10, END, End.EOS)
     assert not {END, TURN} & set(found.tokens[:-1])

@@ -158,10 +158,10 @@ def locate(name_or_path: str | PathLike[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
+    # chat templates are no code: transformers renders them in a sandbox, and tokenizer_config.json may hold them as well
+    wanted = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
     try:
-        return Path(
-            snapshot_download(str(name_or_path), allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"])
-        )
+        return Path(snapshot_download(str(name_or_path), allow_patterns=wanted))
     except (OSError, HfHubHTTPError, HFValidationError) as error:
         raise ModelError(
             f"{name_or_path} is neither a folder here nor to be had from the hub ({type(error).__name__}); "

@@ -252,7 +252,7 @@ def test_hub_names_are_fetched_without_code_or_pickles(monkeypatch, mdlm):
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     assert isinstance(load_backbone("kuleshov-group/mdlm-owt"), DiT)
-    assert asked == {"kuleshov-group/mdlm-owt": ["*.json", "*.safetensors", "*.txt"]}
+    assert asked == {"kuleshov-group/mdlm-owt": ["*.json", "*.safetensors", "*.txt", "*.jinja"]}
 
 
 def test_without_a_network_the_error_is_one_line(monkeypatch):
