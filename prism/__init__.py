@@ -70,6 +70,7 @@ from prism.schedule import Cosine, Linear, Phase, Plateau
 from prism.state import Draft, Edit, Prediction, State, Step, start
 from prism.training import Optimisation, Precision, Shuffled, train, use_ema
 from prism.version import __version__
+from prism.writer import End, Eos, Writer, Written
 
 __all__ = [
     "METHODS",
@@ -102,8 +103,10 @@ __all__ = [
     "DreamMaskgitPlus",
     "DreamOrigin",
     "Edit",
+    "End",
     "EntropyAware",
     "EntropyBounded",
+    "Eos",
     "Exchange",
     "Factor",
     "Facts",
@@ -163,6 +166,8 @@ __all__ = [
     "TopProbability",
     "Topology",
     "Unmasker",
+    "Writer",
+    "Written",
     "__version__",
     "adapt",
     "attach",

@@ -54,6 +54,18 @@ class State:
         """Generated (not given) tokens inside the window."""
         return self.editable & (self.tokens != self.mask_id)
 
+    def rows(self, index: Int[Tensor, " n"]) -> State:
+        """Some of the sequences, where they stand."""
+        return replace(
+            self,
+            tokens=self.tokens[index],
+            frozen=self.frozen[index],
+            attend=None if self.attend is None else self.attend[index],
+            confidence=self.confidence[index],
+            window=self.window[index],
+            step=self.step[index],
+        )
+
     def after(self, edit: Edit, draft: Draft) -> State:
         """The state once `edit` is carried out: drafts are written where it says, masks where it says."""
         tokens = torch.where(edit.write, draft.tokens, self.tokens).masked_fill(edit.remask, self.mask_id)
@@ -204,13 +216,16 @@ class Prediction:
         vocabulary: int | None = None,
         shift: int = 0,
         forbidden: Int[Tensor, " f"] | None = None,
+        barred: tuple[Int[Tensor, " g"], Mask] | None = None,
         quality_logits: Callable[[], Scores] | None = None,
     ) -> None:
+        """`forbidden` ids have probability 0 everywhere, `barred` ones at some positions."""
         self.hidden = hidden
         self._unembed = unembed
         self._vocabulary = vocabulary
         self._shift = shift
         self._forbidden = forbidden
+        self._barred = barred
         self._quality_logits = quality_logits
         self._quality_cache: Scores | None = None
 
@@ -237,7 +252,14 @@ class Prediction:
         return self._vocabulary is not None and self._vocabulary <= SMALL_VOCABULARY
 
     def _reading(self, where: Mask, index: Int[Tensor, " n"] | None) -> Reading:
-        return Reading(self._rows(index), self._allowed, self._vocabulary, where, index)
+        rows = self._rows(index)
+        if self._barred is None:
+            return Reading(rows, self._allowed, self._vocabulary, where, index)
+        places = self._barred[1].flatten()
+        flags = places if index is None else places.index_select(0, index)
+        # the flag travels with its row to wherever the logits are made
+        rows = torch.cat([rows, flags[:, None].to(rows.dtype)], dim=1)
+        return Reading(rows, self._allowed_there, self._vocabulary, where, index)
 
     def _rows(self, index: Int[Tensor, " n"] | None) -> Float[Tensor, "n d"]:
         hidden = self.hidden
@@ -251,6 +273,11 @@ class Prediction:
     def _allowed(self, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
         logits = self._unembed(rows)
         return logits if self._forbidden is None else logits.index_fill(-1, self._forbidden, -torch.inf)
+
+    def _allowed_there(self, flagged: Float[Tensor, "n e"]) -> Float[Tensor, "n v"]:
+        assert self._barred is not None
+        ids, logits = self._barred[0], self._allowed(flagged[:, :-1])
+        return logits.index_copy(-1, ids, logits[:, ids].masked_fill(flagged[:, -1:] > 0, -torch.inf))
 
     @property
     def quality_logits(self) -> Scores:
@@ -270,12 +297,22 @@ class Prediction:
 
     def judged_by(self, quality_logits: Callable[[], Scores]) -> Prediction:
         """The same prediction with somebody else's quality."""
+        return self._changed(self._barred, quality_logits)
+
+    def without(self, ids: Int[Tensor, " f"], where: Mask) -> Prediction:
+        """The same prediction with probability 0 for the tokens `ids` at the positions of `where`."""
+        return self._changed((ids, where), self._quality_logits)
+
+    def _changed(
+        self, barred: tuple[Int[Tensor, " g"], Mask] | None, quality_logits: Callable[[], Scores] | None
+    ) -> Prediction:
         return Prediction(
             self.hidden,
             self._unembed,
             vocabulary=self._vocabulary,
             shift=self._shift,
             forbidden=self._forbidden,
+            barred=barred,
             quality_logits=quality_logits,
         )
 

@@ -108,3 +108,27 @@ def write_llama2c_tokenizer(path: Path, pieces: list[str], *, bytes_as: str = "<
     rows = [struct.pack("<fi", number, len(word.encode())) + word.encode() for number, word in enumerate(words)]
     path.write_bytes(struct.pack("<i", 10) + b"".join(rows))
     return path
+
+
+LETTERS = {"<|endoftext|>": 0, "<|im_end|>": 1, "<|user|>": 2, "<|mask|>": 3}
+LETTERS |= {letter: place for place, letter in enumerate("abcdefghijklmnopqrstuvwxyz", start=4)}
+
+
+def write_letters(folder: Path) -> Path:
+    """A tokenizer of 30 ids with a chat template, in the hub's format: a token a letter, the mask is 3, 0 and 1 end a text."""
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE(vocab=LETTERS, merges=[]))
+    tokenizer.decoder = decoders.ByteLevel()
+    hub = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|endoftext|>",
+        mask_token="<|mask|>",
+        additional_special_tokens=["<|im_end|>", "<|user|>"],
+    )
+    hub.chat_template = (
+        "{% for message in messages %}{{ '<|user|>' if message.role == 'user' else '' }}{{ message.content }}"
+        "<|im_end|>{% endfor %}"
+    )
+    hub.save_pretrained(folder)
+    return folder

@@ -2,23 +2,101 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from prism.cli.command import Command, console, progress, show_record
-from prism.data.code import MbppSplit, load_tasks
+from prism.cli.command import Command, WithModel, check_file, console, progress, require_head, show_record
+from prism.data.code import Instruction, MbppSplit, Prompt, Published, Stripped, Task, load_tasks
+from prism.data.writing import Writing
 from prism.evaluation.code import evaluate_code, read_completions
+from prism.evaluation.completions import Question, mark, write_completions
 from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.sandbox import cores, strongest
+from prism.recipes.sampling import pick
+from prism.recipes.writing import TextSampling
+
+PROMPTS: dict[str, Prompt] = {
+    "published": Published(),
+    "stripped": Stripped(),
+    "instruction": Instruction(Published()),
+    "stripped-instruction": Instruction(Stripped()),
+}
+BESIDE = ("output", "count", "batch", "device")
+"""Settings that do not change what is written for a task."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateCode(Command):
-    """Run completions of programming tasks in a sandbox and count the tasks they solve."""
+class Generating(WithModel, TextSampling):
+    """How solutions are asked for and written."""
 
-    completions: Path
-    """A JSON object a line with task_id and completion; several lines for a task are several attempts."""
+    prompt: str = "published"
+    """What the model reads: published (the benchmark's own prompt), stripped (the words and the function's name, as the PRISM
+    paper's code asks), instruction or stripped-instruction (the same within a request for one block of Python)."""
+    chat: bool = False
+    """Ask in the tokenizer's chat template."""
+    system: str | None = None
+    """In a chat: what the model is told before."""
+    new_tokens: int = 512
+    """Tokens for each solution."""
+    count: int = 1
+    """Solutions of each task, for pass@k."""
+    output: Path | None = None
+    """Where they are kept, completions.jsonl if left out. The same command goes on with what is there."""
+
+    def file(self) -> Path:
+        return Path("completions.jsonl") if self.output is None else self.output
+
+    def given(self) -> list[str]:
+        """The options somebody set."""
+        return [f"--{f.name}" for f in fields(Generating) if getattr(self, f.name) != f.default]
+
+    def check_generating(self) -> None:
+        self.check_writing()
+        check_file("--output", self.file())
+        pick(self.prompt, PROMPTS, "prompt")
+        for flag, value in (("--new_tokens", self.new_tokens), ("--count", self.count)):
+            if value < 1:
+                raise ValueError(f"{flag} {value}: must be at least 1.")
+        if self.system is not None and not self.chat:
+            raise ValueError("--system is part of a chat; give --chat true too.")
+
+    def generate(self, tasks: dict[int, Task]) -> tuple[dict[str, object], Any]:
+        """Solutions of the tasks, by number, in the file; what they cost, and the model that wrote them."""
+        model = self.load()
+        require_head(model, self.method())
+        writing = self.writing(model)
+        self.check_length(self.new_tokens)
+        writer = self.build_writer(model, writing, self.new_tokens, self.torch_device())
+        questions = [Question(task.id, self._asked(writing, task), number) for number, task in tasks.items()]
+        settings = {f.name: plain(getattr(self, f.name)) for f in fields(Generating) if f.name not in BESIDE}
+        with progress("solutions", len(questions) * self.count) as done:
+            costs = write_completions(
+                self.file(),
+                questions,
+                writer,
+                count=self.count,
+                seed=self.seed,
+                settings=mark(model, settings),
+                done=done,
+            )
+        return costs, model
+
+    def _asked(self, writing: Writing, task: Task) -> list[int]:
+        prompt = PROMPTS[self.prompt]
+        if not self.chat:
+            return writing.prompt(prompt.text(task))
+        told = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return writing.chat([*told, *prompt.messages(task)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateCode(Generating, Command):
+    """Write solutions of programming tasks or take given ones, run them in a sandbox and count the tasks they solve."""
+
+    completions: Path | None = None
+    """Judge these instead of writing any: a JSON object a line with task_id and completion; several lines for a task are
+    several attempts."""
     tasks: str
     """A published file (HumanEval.jsonl.gz, HumanEvalPlus.jsonl.gz, mbpp.jsonl, sanitized-mbpp.json, MbppPlus.jsonl.gz) or a
     set on the hub: humaneval, humaneval+, mbpp, mbpp-sanitized, mbpp+."""
@@ -39,16 +117,27 @@ class EvaluateCode(Command):
         if self.split is not None and self.split.upper() not in MbppSplit.__members__:
             names = ", ".join(split.name.lower() for split in MbppSplit)
             raise ValueError(f"--split {self.split}: choose from {names}.")
-        if not self.completions.is_file():
+        if self.completions is None:
+            if self.model is None:
+                raise ValueError("Name a --model to write solutions, or give some to judge with --completions.")
+            self.check_generating()
+        elif self.given():
+            raise ValueError(f"{', '.join(self.given())}: with --completions nothing is written; leave it out.")
+        elif not self.completions.is_file():
             raise ValueError(f"--completions {self.completions}: no such file.")
 
     def run(self) -> dict[str, Any]:
         clock, isolation = Stopwatch(), strongest(self.unsafe)
-        tasks, completions = load_tasks(self.tasks), read_completions(self.completions)
+        tasks = load_tasks(self.tasks)
+        numbers = {task.id: number for number, task in enumerate(tasks)}
         if self.split is not None:
             tasks = MbppSplit[self.split.upper()].of(tasks)
             if not tasks:
                 raise ValueError(f"--split {self.split}: no task of {self.tasks} is in it; choose another.")
+        costs, model = ({}, None) if self.completions else self.generate({numbers[task.id]: task for task in tasks})
+        completions = read_completions(self.completions or self.file())
+        if model is not None:  # the file may hold solutions of other splits, and more of each task
+            completions = {task.id: completions[task.id][: self.count] for task in tasks}
         attempts = sum(map(len, completions.values()))
         with progress(f"programs in {isolation.value}", attempts) as done:
             run = evaluate_code(
@@ -66,6 +155,7 @@ class EvaluateCode(Command):
             f"{100 * chance.high:.1f}), {attempts} programs: {summary['syntax_errors']} with syntax errors, "
             f"{summary['undefined_names']} with undefined names"
         )
-        record = clock.record("evaluate code", self, seed=0)
+        about = {} if model is None else {"model": model, "name": self.model}
+        record = clock.record("evaluate code", self, seed=self.seed, **about)
         show_record(record, f"{isolation.value} · ")
-        return {**summary, "programs": plain(run.attempts), "record": plain(record)}
+        return {**summary, **costs, "programs": plain(run.attempts), "record": plain(record)}

@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 
-from prism.data.writing import Writing, writing_for
+from prism.data.writing import Writing, has_tokenizer, writing_for
 from prism.evaluation.record import Record
 from prism.models.backbone import Backbone
 from prism.models.folding import for_sampling
-from prism.models.hub import load_model
+from prism.models.hub import folders, load_model
 from prism.sampling.policies import Method
 
 console = Console(
@@ -114,8 +114,9 @@ class WithModel(OnDevice):
         ).eval()
 
     def writing(self, model: Any) -> Writing:
-        folder = Path(self.model) if self.model is not None and Path(self.model).is_dir() else None
-        return writing_for(folder, model.facts.vocab_size, own_length(model))
+        """The tokenizer beside the model or its backbone, wherever they came from; boards or ids without one."""
+        places = iter(()) if self.model is None else folders(self.model)
+        return writing_for(next(filter(has_tokenizer, places), None), model.facts.vocab_size, own_length(model))
 
 
 def own_length(model: Any) -> int | None:

@@ -14,6 +14,7 @@ from prism.cli.cite import Cite
 from prism.cli.code import EvaluateCode
 from prism.cli.command import Command
 from prism.cli.demo import Demo
+from prism.cli.harness import EvaluateHarness
 from prism.cli.reproduce import ReproduceSudoku
 from prism.cli.sudoku import CompareSudoku, EvaluateSudoku
 from prism.cli.text import EvaluateKnownTruth, EvaluateText
@@ -35,6 +36,7 @@ COMMANDS: dict[str, type[Command] | dict[str, type[Command]]] = {
         "code": EvaluateCode,
         "text": EvaluateText,
         "known-truth": EvaluateKnownTruth,
+        "harness": EvaluateHarness,
     },
     "compare": {"sudoku": CompareSudoku},
     "reproduce": {"sudoku": ReproduceSudoku},
@@ -47,7 +49,7 @@ jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
 def parse(words: list[str]) -> Command:
     """The command the words ask for."""
-    words = [_underscored(word) for word in words]
+    words = _harness([_underscored(word) for word in words])
     kind, path, rest = _find(words)
     parser, rest = _parser(kind, path), _gathered(rest, kind)
     try:
@@ -114,6 +116,13 @@ def _underscored(word: str) -> str:
     return f"--{name.replace('-', '_')}{equals}{value}"
 
 
+def _harness(words: list[str]) -> list[str]:
+    """prism evaluate --harness TASK is prism evaluate harness --task TASK."""
+    if words[:1] != ["evaluate"] or not any(re.match("--harness(=|$)", word) for word in words[1:]):
+        return words
+    return ["evaluate", "harness", *(re.sub("^--harness(?==|$)", "--task", word) for word in words[1:])]
+
+
 def _gathered(words: list[str], kind: type[Command]) -> list[str]:
     """--input a b is --input ["a", "b"]: an option that holds several values takes them one after another."""
     several = {f"--{name}" for name, hint in get_type_hints(kind).items() if get_origin(hint) is tuple}
@@ -122,8 +131,16 @@ def _gathered(words: list[str], kind: type[Command]) -> list[str]:
         option, *words = words
         values = list(takewhile(lambda word: not word.startswith("--"), words)) if option in several else []
         words = words[len(values) :]
-        gathered += [option, *(values if not values or values[0].startswith("[") else [json.dumps(values)])]
+        gathered += [option, *(values if not values or _is_list(values[0]) else [json.dumps(values)])]
     return gathered
+
+
+def _is_list(word: str) -> bool:
+    """Whether it is a list already, and not a word that begins like one: --stop [DONE]."""
+    try:
+        return isinstance(json.loads(word), list)
+    except ValueError:
+        return False
 
 
 def _readable(error: argparse.ArgumentError, parser: jsonargparse.ArgumentParser, path: list[str]) -> str:

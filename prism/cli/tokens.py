@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import torch
@@ -11,85 +12,124 @@ from rich.text import Text
 
 from prism.cli.command import Command, WithModel, console, own_length, require_head, show_record
 from prism.cli.palette import quality_style
+from prism.data import sudoku
 from prism.data.writing import Board, Writing
 from prism.evaluation.record import Stopwatch, plain
 from prism.noise import Noise
-from prism.recipes.sampling import Sampling
-from prism.sampling.loop import generate
-from prism.state import start
+from prism.recipes.writing import TextSampling, conversation
+from prism.writer import Written
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample(WithModel, Sampling, Command):
+class Sample(WithModel, TextSampling, Command):
     """Generate sequences, from nothing or around a prompt."""
 
     prompt: str = ""
     """Text to start from, or to fill in where it has mask tokens; for a Sudoku model a puzzle, for a model without a
     tokenizer ids. It is never changed."""
+    chat: bool = False
+    """The prompt is what a user says to the model, in its tokenizer's chat template."""
+    system: str | None = None
+    """In a chat: what the model is told before."""
     length: int | None = None
     """Tokens in all, the prompt included; the model's own length if left out."""
+    new_tokens: int | None = None
+    """Tokens after the prompt, instead of a length in all."""
     count: int = 1
     """How many sequences."""
 
-    def run(self) -> dict[str, Any]:
-        clock = Stopwatch()
-        policy, draw, schedule = self.build_policy(), self.build_draw(), self.build_schedule()
+    def check(self) -> None:
+        super().check()
+        self.check_writing()
         if self.count < 1:
             raise ValueError(f"--count {self.count}: generate at least 1 sequence.")
+        if self.length is not None and self.new_tokens is not None:
+            raise ValueError("--length and --new_tokens are two ways to say how much to write; give one of them.")
+        if self.new_tokens is not None and self.new_tokens < 1:
+            raise ValueError(f"--new_tokens {self.new_tokens}: write at least 1 token.")
+        if self.system is not None and not self.chat:
+            raise ValueError("--system is part of a chat; give --chat true too.")
+        if self.chat and not self.prompt:
+            raise ValueError("--chat: say something with --prompt.")
+
+    def run(self) -> dict[str, Any]:
+        clock = Stopwatch()
         model = self.load()
         require_head(model, self.method())
         writing = self.writing(model)
-        tokens = self._canvas(model, writing).repeat(self.count, 1).to(self.torch_device())
-        state = start(tokens, model.facts.mask_id)
-        free = int((~state.frozen).sum(1).max())
-        if free == 0:
-            raise ValueError("The prompt leaves nothing to generate; make --length larger.")
-        self.check_length(free)
-        steps = self.steps if self.steps is not None else free
-        noise = Noise.rows(self.seed, self.count, device=tokens.device)
-        with torch.no_grad():
-            result = generate(
-                model, state, policy, steps=steps, noise=noise, draw=draw, schedule=schedule, block=self.block
-            )
-            prediction = model.predict(result.tokens)
-            quality = prediction.quality.cpu() if prediction.has_quality else None
-        texts = []
-        for row, sequence in enumerate(result.tokens.tolist()):
-            pieces = writing.pieces(sequence)
-            texts.append("".join(pieces))
-            shades = [None] * len(pieces) if quality is None else quality[row].tolist()
-            given = state.frozen[row].tolist()
-            console.print(painted(pieces, shades, given), soft_wrap=True)
-            console.print()
+        prompt = self._prompt(writing)
+        mask, device = model.facts.mask_id, self.torch_device()
+        if mask in prompt:
+            self._check_filling()
+            prompt = prompt + [mask] * self._room(model, prompt)
+        room = prompt.count(mask) or self._room(model, prompt)
+        self.check_length(room)
+        writer = self.build_writer(model, writing, room, device)
+        written = writer([prompt] * self.count, Noise.rows(self.seed, self.count, device=device))
+        texts, qualities = [], []
+        for found in written:
+            quality = self._show(model, writing, found)
+            qualities.append(quality)
+            texts.append("".join(writing.pieces(found.sequence)))
         record = clock.record("sample", self, seed=self.seed, model=model, name=self.model or "embedded")
         show_record(record)
         return {
-            "tokens": result.tokens.tolist(),
+            "tokens": [found.sequence for found in written],
             "texts": texts,
-            "quality": None if quality is None else [[round(q, 6) for q in row] for row in quality.tolist()],
-            "nfe": float(result.forwards.float().mean()),
-            "remasks": float(result.remasks.float().mean()),
-            "policy": plain(policy),
+            "completions": [found.text for found in written],
+            "ends": [found.end.name for found in written],
+            "quality": None if None in qualities else qualities,
+            "nfe": mean(found.forwards for found in written),
+            "remasks": mean(found.remasks for found in written),
+            "policy": plain(writer.policy),
             "record": plain(record),
         }
 
-    def _canvas(self, model: Any, writing: Writing) -> torch.Tensor:
-        """The prompt and the masks around it, one row."""
+    def _prompt(self, writing: Writing) -> list[int]:
+        if self.chat:
+            return writing.chat(conversation(self.prompt, self.system))
         if isinstance(writing, Board):
-            if self.length is not None:
-                raise ValueError("--length: a board always has its 81 cells; leave it out.")
-            return torch.tensor([writing.read(self.prompt or "." * 81)])
-        if self.length is not None and self.length < 1:
-            raise ValueError(f"--length {self.length}: a sequence has at least 1 token.")
-        prompt = writing.prompt(self.prompt) if self.prompt else []
-        length = self.length or own_length(model)
+            if self.length is not None or self.new_tokens is not None:
+                raise ValueError("--length, --new_tokens: a board always has its 81 cells; leave them out.")
+            board = writing.read(self.prompt or "." * 81)
+            if sudoku.MASK not in board:
+                raise ValueError("The prompt leaves nothing to generate: the board is full.")
+            return board
+        return writing.prompt(self.prompt) if self.prompt else []
+
+    def _check_filling(self) -> None:
+        """A prompt with masks says itself what is to be written."""
+        if self.stop or self.eos != "stop":
+            raise ValueError("--stop, --eos: a prompt with masks is filled in wherever it ends; leave them out.")
+
+    def _room(self, model: Any, prompt: list[int]) -> int:
+        """How many tokens follow the prompt; none that nobody asked for where it has masks."""
+        if self.new_tokens is not None:
+            return self.new_tokens
         if self.length is None and model.facts.mask_id in prompt:
-            length = len(prompt)  # the prompt says itself what is to be filled in
+            return 0
+        length = own_length(model) if self.length is None else self.length
         if length is None:
             raise ValueError("This model does not say how long its sequences are; give --length.")
+        if length < 1:
+            raise ValueError(f"--length {self.length}: a sequence has at least 1 token.")
         if length < len(prompt):
             raise ValueError(f"--length {length} is shorter than the prompt's {len(prompt)} tokens.")
-        return torch.tensor([prompt + [model.facts.mask_id] * (length - len(prompt))])
+        if length == len(prompt) and model.facts.mask_id not in prompt:
+            raise ValueError("The prompt leaves nothing to generate; make --length larger.")
+        return length - len(prompt)
+
+    def _show(self, model: Any, writing: Writing, found: Written) -> list[float] | None:
+        """Print a sequence in the colours of its quality, which is given back."""
+        sequence = found.sequence
+        with torch.no_grad():
+            prediction = model.predict(torch.tensor([sequence], device=self.torch_device()))
+            quality = [round(q, 6) for q in prediction.quality[0].tolist()] if prediction.has_quality else None
+        given = [token != model.facts.mask_id for token in found.prompt] + [False] * (len(sequence) - len(found.prompt))
+        pieces = writing.pieces(sequence)
+        console.print(painted(pieces, quality or [None] * len(pieces), given), soft_wrap=True)
+        console.print()
+        return quality
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,17 @@ TOKENIZER_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
 )
+TEXT_ENDS = ("<|endoftext|>", "<|eot_id|>", "<|im_end|>", "<|role_end|>")
+"""What ends a text or a turn of LLaDA and Dream beside the one token their tokenizers call eos."""
+
+Messages = Sequence[Mapping[str, str]]
+"""A conversation: role and content of every turn."""
 
 
 class Writing(ABC):
+    ends: tuple[int, ...] = ()
+    """Ids that end a text; none for a board."""
+
     @abstractmethod
     def read(self, text: str) -> list[int]:
         """A whole text as the model was trained to see it."""
@@ -40,6 +49,14 @@ class Writing(ABC):
     def text(self, tokens: list[int]) -> str:
         """All of it."""
         return "".join(self.pieces(tokens))
+
+    def continuation(self, prompt: list[int], tokens: list[int]) -> str:
+        """What `tokens` add to the text of the prompt."""
+        return "".join(self.pieces(tokens))
+
+    def chat(self, messages: Messages) -> list[int]:
+        """A conversation up to where the model answers, in the form it was taught."""
+        raise ValueError("This model has no tokenizer, so it cannot be chatted with; leave the chat out.")
 
 
 class Board(Writing):
@@ -74,6 +91,9 @@ class Text(Writing):
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
+        eos = tokenizer.eos_token_id
+        known = {tokenizer.convert_tokens_to_ids(name) for name in TEXT_ENDS} - {None, tokenizer.unk_token_id}
+        self.ends = tuple(sorted(known | ({eos} - {None})))
 
     def read(self, text: str) -> list[int]:
         return list(self.tokenizer(text)["input_ids"])
@@ -83,6 +103,17 @@ class Text(Writing):
 
     def text(self, tokens: list[int]) -> str:
         return self.tokenizer.decode(tokens)
+
+    def chat(self, messages: Messages) -> list[int]:
+        if not self.tokenizer.chat_template:
+            raise ValueError("This model's tokenizer has no chat template; give the prompt as plain text instead.")
+        return self.prompt(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+
+    def continuation(self, prompt: list[int], tokens: list[int]) -> str:
+        """Without special tokens; with the space before its first word, which no tokenizer gives of the word alone."""
+        parts = (prompt, prompt + tokens, tokens)
+        before, whole, alone = (self.tokenizer.decode(part, skip_special_tokens=True) for part in parts)
+        return whole.removeprefix(before) if whole.startswith(before) else alone
 
     def pieces(self, tokens: list[int]) -> list[str]:
         # A token's own text is what it adds to the text before it: tokenizers glue spaces to one side or the other.

@@ -56,11 +56,12 @@ class Cached:
         return self.model.predict(tokens, attend, self.cache)
 
     def _is_stale(self, tokens: Tokens, window: Mask) -> bool:
-        """A block has ended, or something outside it changed, or it has been long."""
+        """A block begins, or something outside it changed, or it has been long."""
         if self.seen is None or self.seen[0].shape != tokens.shape or self.age == self.refresh:
             return True
         before, writing = self.seen
-        return bool(((window != writing) | (~window & (tokens != before))).any())
+        begins = (~window | (tokens == self.facts.mask_id)).all()  # also of another run, over the same positions
+        return bool(begins | ((window != writing) | (~window & (tokens != before))).any())
 
     def _to_compute(self, window: Mask, attend: Mask | None) -> Int[Tensor, "b w"]:
         """The positions of the window, padded with others where a row has fewer; with the one to its left where predictions are

@@ -137,6 +137,17 @@ def load_model(
     return load(corrector, backbone)
 
 
+def folders(name_or_path: str | PathLike[str]) -> Iterator[Path]:
+    """Where what belongs to a model may lie: its own folder first, then its backbone's."""
+    path = locate(name_or_path)
+    yield path
+    if (path / "backbone").is_dir():
+        yield path / "backbone"
+    for corrector in (path, path / "corrector"):
+        if is_corrector(corrector) and (base := describe(corrector).name):
+            yield corrector / base if (corrector / base).is_dir() else locate(base)
+
+
 def locate(name_or_path: str | PathLike[str]) -> Path:
     """The folder of that path or, where there is none, of the hub repository of that name, fetched if need be."""
     path = Path(name_or_path)
@@ -147,10 +158,10 @@ def locate(name_or_path: str | PathLike[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
+    # chat templates are no code: transformers renders them in a sandbox, and tokenizer_config.json may hold them as well
+    wanted = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
     try:
-        return Path(
-            snapshot_download(str(name_or_path), allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"])
-        )
+        return Path(snapshot_download(str(name_or_path), allow_patterns=wanted))
     except (OSError, HfHubHTTPError, HFValidationError) as error:
         raise ModelError(
             f"{name_or_path} is neither a folder here nor to be had from the hub ({type(error).__name__}); "

@@ -61,6 +61,8 @@ def sample(
     **Other arguments.** `draw` says how tokens are drawn (default: exactly from the model's distribution). `schedule`
     defaults to the one the method was published with. `block` writes the free positions left to right in blocks of that
     size, the steps being shared equally among a row's blocks (the first ones take what does not divide).
+
+    A state that has taken steps goes on from there: the `after` of any step, or some of its rows, continues its run.
     """
     noise = noise or Noise.rows(0, state.tokens.shape[0], device=state.tokens.device)
     if len(noise.keys) != len(state.tokens):
@@ -70,7 +72,7 @@ def sample(
         )
     plan = Plan.of(state, policy, steps, schedule or policy.schedule, block)
     progress = Progress.before(state)
-    for _ in range(plan.longest if bool(plan.lengths.any()) else 0):
+    for _ in range(plan.longest - int(state.step.min()) if bool(plan.lengths.any()) else 0):
         step, progress = turn(model, policy, plan, noise, draw or Draw(), progress)
         yield step
         if plan.may_end_early and bool(plan.finished(progress.state)):
@@ -224,6 +226,10 @@ class Plan:
         if not self.rests_when_full:
             return after.step + 1
         return torch.where(after.masked.any(1), after.step + 1, self._now(self.end, after.step))
+
+    def settled(self, step: Counts) -> Mask:
+        """Positions that rows at these steps will not touch again: those of the blocks they have finished."""
+        return (self.block_of < self._now(self.block, step)[:, None]) | self._over(step)[:, None]
 
     def finished(self, state: State) -> Bool[Tensor, ""]:
         return self._over(state.step).all()

@@ -151,8 +151,21 @@ compare sudoku --model {{m}}/sudoku --puzzle x | did you mean
 {SAMPLE} --block -4 | block=-4
 {SAMPLE} --block 9 --steps 3 | blocks of 9
 {SAMPLE} --policy nope | Unknown policy
-{SAMPLE} --length 10 | leave it out
+{SAMPLE} --length 10 | leave them out
 {SAMPLE} --count 100000000000 | not enough memory
+{SAMPLE} --new_tokens 10 | leave them out
+{SAMPLE} --chat true --prompt hi | no tokenizer
+{SAMPLE} --chat true | --prompt
+{SAMPLE} --system be | give --chat true too
+{SAMPLE} --stop a | leave them out
+{SAMPLE} --eos keep | leave them out
+{SAMPLE} --eos never | choose from stop, keep
+{SAMPLE} --min_tokens 3 | names no token that ends a text
+{SAMPLE} --min_tokens -3 | least=-3
+{SAMPLE} --cache dual | keeps no cache
+{SAMPLE} --cache both | choose from prefix, dual
+{SAMPLE} --refresh 4 | give --cache
+{SAMPLE} --batch 0 | --batch 0
 {SAMPLE} --lenght 3 | did you mean '--length'
 {SAMPLE} --k 82 | more than the 81
 sample --model {{m}}/words --length 3 --prompt "1 2 3 4" | shorter than the prompt
@@ -161,6 +174,8 @@ sample --model {{m}}/words --prompt "one two" | expected an id
 sample --model {{m}}/words --prompt "-1" | expected an id
 sample --model {{m}}/words --prompt "1 2" --length 2 | nothing to generate
 sample --model {{m}}/words --length 0 | --length
+sample --model {{m}}/words --new_tokens 0 | --new_tokens 0
+sample --model {{m}}/words --new_tokens 3 --length 9 | give one of them
 sample --model {{m}}/words --length x | --length
 sample --model {{m}}/plain | needs a quality head
 sample --model {{m}}/nothing | nothing

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from test_published import llada
+from texts import write_letters
 
 from prism.cli import main
 from prism.evaluation.sandbox import available
@@ -44,10 +46,58 @@ def test_evaluate_code(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads(out.read_text())["pass@1"] == 1
 
 
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    return write_letters(llada(tmp_path))
+
+
+@pytest.mark.skipif(not available(), reason="this machine can isolate no programs")
+def test_a_model_writes_what_is_judged(folder: Path, llama: Path) -> None:
+    """A killed run goes on where it was, another seed is refused, and what is there is judged without being written again."""
+    out, file = folder / "out.json", folder / "solutions.jsonl"
+    words = ["evaluate", "code", "--tasks", str(folder / "tasks.jsonl"), "--output", str(file), "--json", str(out)]
+    words += ["--model", str(llama), "--policy", "vanilla", "--new_tokens", "8", "--block", "4", "--prompt", "stripped"]
+    assert main([*words, "--count", "2"]) == 0
+    found, written = json.loads(out.read_text()), file.read_text()
+    assert (found["tasks"], found["attempts"], found["pass@1"]) == (2, 4, 0)
+    assert 4 <= found["nfe"] <= 8
+    assert sum(found["ends"].values()) == 4
+    rows = [json.loads(line) for line in written.splitlines()]
+    assert {row["task_id"] for row in rows[:2]} == {row["task_id"] for row in rows[2:]}
+    assert len({row["completion"] for row in rows}) == 4
+
+    lines = written.splitlines(keepends=True)
+    file.write_text("".join(lines[:2]) + lines[2][:10])
+    assert main([*words, "--count", "2", "--batch", "1"]) == 0
+
+    def timeless(text: str) -> list[dict[str, object]]:
+        rows = [{**json.loads(line), "seconds": 0} for line in text.splitlines()]
+        return sorted(rows, key=lambda row: row["task_id"])
+
+    assert timeless(file.read_text()) == timeless(written)
+    again = file.read_text()
+    assert main([*words, "--split", "test"]) == 0
+    assert json.loads(out.read_text())["attempts"] == 1
+    assert file.read_text() == again
+    assert main([*words, "--seed", "1"]) == 2
+    assert main([*words, "--chat", "true", "--output", str(folder / "chat.jsonl")]) == 0
+    file.write_text("hello\n")
+    assert main(words) == 2
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
         ("--tasks {f}/tasks.jsonl", "completions"),
+        (
+            "--tasks {f}/tasks.jsonl --completions {f}/both.jsonl --steps 4",
+            "--steps: with --completions nothing is written",
+        ),
+        ("--tasks {f}/tasks.jsonl --model {f} --prompt strip", "did you mean 'stripped'"),
+        ("--tasks {f}/tasks.jsonl --model {f} --count 0", "--count 0"),
+        ("--tasks {f}/tasks.jsonl --model {f} --new_tokens 0", "--new_tokens 0"),
+        ("--tasks {f}/tasks.jsonl --model {f} --system be", "give --chat true too"),
+        ("--tasks {f}/tasks.jsonl --model {f} --output {f}", "that is a folder"),
         ("--completions {f}/both.jsonl", "tasks"),
         ("--tasks {f}/tasks.jsonl --completions {f}/none.jsonl", "no such file"),
         ("--tasks {f}/tasks.jsonl --completions {f}/text.jsonl", "line 1"),

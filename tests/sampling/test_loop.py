@@ -44,6 +44,22 @@ def test_only_the_rows_written_are_computed() -> None:
     assert model.rows == [int(step.edit.write.sum()) for step in steps]
 
 
+@pytest.mark.parametrize("name", ["prism", "remdm-cap", "threshold"])
+@pytest.mark.parametrize("block", [None, 3])
+def test_a_run_can_be_gone_on_with(name: str, block: int | None) -> None:
+    """By some of its rows, from any step: the steps that were left, and not one more."""
+    model, policy = Spy(), method(name, Settings(amount=Fixed(1)))
+    steps = record(model, masks(3, 12, 0), policy, steps=8, block=block)
+    rows = torch.tensor([2, 0])
+    for place in (0, 3):
+        model.calls = 0
+        noise = Noise(Noise.rows(0, 3).keys[rows])
+        rest = list(sample(model, steps[place].after.rows(rows), policy, steps=8, noise=noise, block=block))
+        assert model.calls <= len(steps) - place - 1
+        assert torch.equal(rest[-1].after.tokens, steps[-1].after.tokens[rows])
+        assert torch.equal(steps[place].forwards[rows] + rest[-1].forwards, steps[-1].forwards[rows])
+
+
 def test_forward_passes_of_a_costly_model_count() -> None:
     model = Flat()
     model.forwards = 2

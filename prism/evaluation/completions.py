@@ -1,0 +1,103 @@
+"""Solutions to programming tasks, written by a model into a file that a killed run goes on with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+
+from prism.noise import Noise
+from prism.writer import Writer
+
+
+@dataclass(frozen=True)
+class Question:
+    """One task as the model reads it."""
+
+    task: str
+    prompt: list[int]
+    number: int
+    """Which random numbers are its own, whatever other tasks there are."""
+
+
+def write_completions(
+    path: Path,
+    questions: Sequence[Question],
+    writer: Writer,
+    *,
+    count: int,
+    seed: int,
+    settings: str,
+    done: Callable[[int], object] | None = None,
+) -> dict[str, object]:
+    """`count` completions of each task, a JSON object a line, and what they cost; what the file holds already is kept.
+
+    `settings` tells one way of writing from another: a file written in another way is refused.
+    """
+    rows = _kept(path, settings)
+    there = Counter(str(row["task_id"]) for row in rows)
+    with path.open("a", encoding="utf-8") as file:
+        for attempt in range(count):  # one of each task first: a run that is stopped has been at all of them
+            missing = [question for question in questions if there[question.task] <= attempt]
+            rows_of_tasks = Noise.rows(seed, 1 + max(question.number for question in questions), device=writer.device)
+            own = torch.tensor([question.number for question in missing], dtype=torch.long, device=writer.device)
+            noise = Noise(rows_of_tasks.keys[own]).replica(attempt)
+            for place, found in writer.each([question.prompt for question in missing], noise):
+                row = {
+                    "task_id": missing[place].task,
+                    "completion": found.text,
+                    "end": found.end.name,
+                    "tokens": len(found.tokens),
+                    "forwards": found.forwards,
+                    "remasks": found.remasks,
+                    "seconds": round(found.seconds, 3),
+                    "settings": settings,
+                }
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                file.flush()
+                rows.append(row)
+                if done is not None:
+                    done(len(rows))
+    asked = {question.task for question in questions}
+    mine = [row for row in rows if row["task_id"] in asked]
+    return {
+        "nfe": mean(row["forwards"] for row in mine),
+        "remasks": mean(row["remasks"] for row in mine),
+        "tokens": mean(row["tokens"] for row in mine),
+        "ends": dict(Counter(row["end"] for row in mine)),
+    }
+
+
+def mark(model: torch.nn.Module, settings: dict[str, Any]) -> str:
+    """What tells one way of writing from another: the settings, and a sample of all weights (a folder may be trained anew)."""
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        sample = tensor.detach().flatten()[:: -(-tensor.numel() // 1024) or 1]
+        digest.update(name.encode() + sample.double().cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _kept(path: Path, settings: str) -> list[dict[str, Any]]:
+    """The whole lines of the file, all written in this way; half a line, left by a killed run, is cut off."""
+    if not path.exists():
+        return []
+    text = path.read_bytes()
+    whole = text[: text.rfind(b"\n") + 1]
+    try:
+        rows = [json.loads(line) for line in whole.splitlines() if line.strip()]
+        others = {row["settings"] for row in rows} - {settings}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: not a file of completions written here; name another one.") from error
+    if others:
+        raise ValueError(f"{path}: holds completions made with other settings; name another file, or remove it.")
+    if len(whole) < len(text):
+        os.truncate(path, len(whole))
+    return rows

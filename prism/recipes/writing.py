@@ -1,0 +1,78 @@
+"""Writing text as a user writes it down: names and numbers that become a `Writer`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from prism.data.writing import Messages, Writing
+from prism.models.attach import PrismModel
+from prism.models.backbone import Backbone
+from prism.models.cached import Cached
+from prism.recipes.sampling import Sampling, pick
+from prism.writer import Eos, Model, Writer
+
+KEEPS_SUFFIX = {"prefix": False, "dual": True}
+"""What a cache of that name keeps of the text behind the block: nothing, or all of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSampling(Sampling):
+    """How to write text."""
+
+    eos: str = "stop"
+    """At a token that ends the text: stop (after its block, and cut there) or keep (go on to the full length)."""
+    min_tokens: int = 0
+    """No such token is drawn among the first so many generated ones."""
+    stop: tuple[str, ...] = ()
+    """Strings at which the text is over; they are cut off."""
+    cache: str | None = None
+    """Compute only the block being written (dual), or it and what follows (prefix), and keep the rest as it was when the block
+    began. Faster, and an approximation. LLaDA and Dream only."""
+    refresh: int | None = None
+    """With a cache: compute everything after so many steps inside a block, too."""
+    batch: int = 16
+    """Texts written at once; without a cache the result does not depend on it."""
+
+    def build_writer(
+        self, model: Backbone | PrismModel, writing: Writing, new_tokens: int, device: torch.device
+    ) -> Writer:
+        return Writer(
+            self.with_cache(model),
+            writing,
+            self.build_policy(),
+            new_tokens=new_tokens,
+            steps=self.steps,
+            block=self.block,
+            draw=self.build_draw(),
+            schedule=self.build_schedule(),
+            eos=self.build_eos(),
+            stop=self.stop,
+            batch=self.batch,
+            device=device,
+        )
+
+    def build_eos(self) -> Eos:
+        return Eos(pick(self.eos, {"stop": True, "keep": False}, "--eos"), self.min_tokens)
+
+    def with_cache(self, model: Backbone | PrismModel) -> Model:
+        if self.cache is None:
+            if self.refresh is not None:
+                raise ValueError("--refresh renews a cache; give --cache prefix or --cache dual too.")
+            return model
+        return Cached(model, refresh=self.refresh, suffix=not pick(self.cache, KEEPS_SUFFIX, "--cache"))
+
+    def check_writing(self) -> None:
+        """What can be known to be wrong before a model is loaded."""
+        self.build_policy(), self.build_draw(), self.build_schedule(), self.build_eos()
+        if self.cache is not None:
+            pick(self.cache, KEEPS_SUFFIX, "--cache")
+        if self.batch < 1:
+            raise ValueError(f"--batch {self.batch}: at least 1 text at once.")
+
+
+def conversation(text: str, system: str | None) -> Messages:
+    """What a user says, and what the model was told before."""
+    told = [] if system is None else [{"role": "system", "content": system}]
+    return [*told, {"role": "user", "content": text}]
