@@ -14,6 +14,7 @@ from prism.cli.cite import Cite
 from prism.cli.code import EvaluateCode
 from prism.cli.command import Command
 from prism.cli.demo import Demo
+from prism.cli.functions import Functions
 from prism.cli.reproduce import ReproduceSudoku
 from prism.cli.sudoku import CompareSudoku, EvaluateSudoku
 from prism.cli.tokenize import Tokenize
@@ -22,6 +23,7 @@ from prism.cli.train import Finetune, Pretrain
 from prism.recipes.sampling import suggestion
 
 COMMANDS: dict[str, type[Command] | dict[str, type[Command]]] = {
+    "functions": Functions,
     "tokenize": Tokenize,
     "pretrain": Pretrain,
     "finetune": Finetune,
