@@ -303,7 +303,7 @@ def _write_notice(folder: Path, packages: Sequence[Package], counts: Mapping[str
 
 def _gzipped(path: Path) -> TextIOWrapper:
     """To write text to; equal texts give equal files."""
-    return TextIOWrapper(gzip.GzipFile("", "wb", 6, path.open("wb"), mtime=0), encoding="utf-8", errors="replace")
+    return TextIOWrapper(gzip.GzipFile(path, "wb", 6, mtime=0), encoding="utf-8")
 
 
 def _sum(path: Path) -> str:

@@ -120,7 +120,7 @@ class Rows:
             ends = table["ends"].astype(np.int64)
             lengths = np.diff(ends, prepend=0)
             fitting = np.flatnonzero(lengths <= length)
-            flat = np.append(table["tokens"].astype(np.int32), end)
+            flat = np.append(table["tokens"].astype(np.int32), np.int32(end))
             for some in np.split(fitting, range(AT_ONCE, len(fitting), AT_ONCE)):
                 places = (ends - lengths)[some, None] + np.arange(length)
                 inside = np.arange(length) < lengths[some, None]
