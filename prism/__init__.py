@@ -9,6 +9,8 @@ Attach a quality head to a masked diffusion model, fine-tune it with the PRISM l
         ...
 """
 
+from prism.data.function_corpus import FunctionCorpus
+from prism.data.function_rows import FunctionBodies, FunctionRows, WholeFunctions
 from prism.data.shards import Corpus
 from prism.data.windows import TextWindows
 from prism.losses.denoising import DenoisingLoss, Loss, PerMask, PerTime
@@ -107,6 +109,9 @@ __all__ = [
     "FinalLayerConfig",
     "Fixed",
     "ForwardBackward",
+    "FunctionBodies",
+    "FunctionCorpus",
+    "FunctionRows",
     "Leftmost",
     "Likelihood",
     "Linear",
@@ -158,6 +163,7 @@ __all__ = [
     "TopProbability",
     "Topology",
     "Unmasker",
+    "WholeFunctions",
     "__version__",
     "adapt",
     "attach",

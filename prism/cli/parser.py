@@ -15,7 +15,7 @@ from prism.cli.code import EvaluateCode
 from prism.cli.command import Command
 from prism.cli.demo import Demo
 from prism.cli.functions import Functions
-from prism.cli.reproduce import ReproduceSudoku
+from prism.cli.reproduce import ReproduceFunctions, ReproduceSudoku
 from prism.cli.sudoku import CompareSudoku, EvaluateSudoku
 from prism.cli.tokenize import Tokenize
 from prism.cli.tokens import Sample, Score
@@ -31,7 +31,7 @@ COMMANDS: dict[str, type[Command] | dict[str, type[Command]]] = {
     "score": Score,
     "evaluate": {"sudoku": EvaluateSudoku, "code": EvaluateCode},
     "compare": {"sudoku": CompareSudoku},
-    "reproduce": {"sudoku": ReproduceSudoku},
+    "reproduce": {"sudoku": ReproduceSudoku, "functions": ReproduceFunctions},
     "cite": Cite,
     "demo": Demo,
 }

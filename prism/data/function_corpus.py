@@ -17,11 +17,11 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, UInt32, UInt64
@@ -36,6 +36,7 @@ FORMAT, VERSION = "prism-functions", 1
 MANIFEST, PARTS = "manifest.json", ".parts"
 SIDES = ("test", "validation", "train")
 UNDOCUMENTED = "undocumented"
+Result = TypeVar("Result")
 
 
 class FunctionsError(ValueError):
@@ -114,16 +115,12 @@ def make_functions(
     if not usable:
         raise FunctionsError(f"None of the {len(packages)} packages names a permissive licence; give others.")
     parts = _begin(folder, settings)
-    with helpers(workers, __name__) as pool:
-        reading = [
-            pool.submit(_extract, package.path, parts / f"{package.name}.jsonl.gz", recipe.selection)
-            for package in usable
-        ]
-        for done, finished in enumerate(as_completed(reading), start=1):
-            finished.result()
-            report(done)
-        usable.sort(key=lambda package: (SIDES.index(recipe.side(package.name)), package.name))
-        sketched = list(pool.map(_sketches, [parts / f"{package.name}.jsonl.gz" for package in usable], chunksize=4))
+    usable.sort(key=lambda package: (SIDES.index(recipe.side(package.name)), package.name))
+    files = [parts / f"{package.name}.jsonl.gz" for package in usable]
+    extract = partial(_extract, selection=recipe.selection)
+    for done, _ in enumerate(_each(extract, [package.path for package in usable], files, workers=workers), start=1):
+        report(done)
+    sketched = list(_each(_sketches, files, workers=workers))
     kept, dropped = _decide(sketched, published, recipe.similarity)
     splits, counts = _write(folder, parts, usable, kept, recipe)
     about = {
@@ -164,6 +161,15 @@ def _refuse_another(folder: Path, before: Mapping[str, Any], now: Mapping[str, A
     for name, value in now.items():
         if before[name] != value:
             raise FunctionsError(f"{folder} was begun with {name}={before[name]}, not {value}; choose another folder.")
+
+
+def _each(work: Callable[..., Result], *arguments: Sequence[Path], workers: int) -> Iterator[Result]:
+    """`map`, by several processes if there are to be several."""
+    if workers == 1:
+        yield from map(work, *arguments)
+    else:
+        with helpers(workers, __name__) as pool:
+            yield from pool.map(work, *arguments)
 
 
 # ── one package ─────────────────────────────────────────────────────────────────────────────────────────────────────

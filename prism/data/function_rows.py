@@ -96,7 +96,7 @@ def _table(tokens: list[np.ndarray], prompts: list[int]) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True)
-class Rows:
+class FunctionRows:
     """Functions that fit into one length, padded to it."""
 
     tokens: Int32[Tensor, "n l"]
@@ -108,7 +108,7 @@ class Rows:
     """The end-of-text token, which pads."""
 
     @staticmethod
-    def load(folder: Path, split: str, length: int) -> Rows:
+    def load(folder: Path, split: str, length: int) -> FunctionRows:
         """Those functions of a split that have at most `length` tokens, the end of text among them."""
         index = Folder(folder, FunctionsError).json(INDEX)
         if split not in index["splits"]:
@@ -132,16 +132,16 @@ class Rows:
             raise FunctionsError(
                 f"{folder} has no {split!r} function of at most {length} tokens; take a longer length."
             )
-        return Rows(torch.cat(tokens), torch.cat(prompts), torch.cat(numbers), end)
+        return FunctionRows(torch.cat(tokens), torch.cat(prompts), torch.cat(numbers), end)
 
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def __getitem__(self, chosen: Int[Tensor, " m"] | slice) -> Rows:
-        return Rows(self.tokens[chosen], self.prompts[chosen], self.numbers[chosen], self.end)
+    def __getitem__(self, chosen: Int[Tensor, " m"] | slice) -> FunctionRows:
+        return FunctionRows(self.tokens[chosen], self.prompts[chosen], self.numbers[chosen], self.end)
 
-    def to(self, device: torch.device) -> Rows:
-        return Rows(self.tokens.to(device), self.prompts.to(device), self.numbers.to(device), self.end)
+    def to(self, device: torch.device) -> FunctionRows:
+        return FunctionRows(self.tokens.to(device), self.prompts.to(device), self.numbers.to(device), self.end)
 
     @property
     def bodies(self) -> Mask:
@@ -154,7 +154,7 @@ class Rows:
 class WholeFunctions(Examples):
     """Functions in a fresh order every epoch, of which every token may be masked: to learn the language."""
 
-    rows: Rows
+    rows: FunctionRows
     seed: int = 0
 
     def batch(self, rows: range, device: torch.device) -> Batch:
@@ -166,7 +166,7 @@ class WholeFunctions(Examples):
 class FunctionBodies(Examples):
     """The same, of which the prompt is always given: to learn to write bodies."""
 
-    rows: Rows
+    rows: FunctionRows
     seed: int = 0
 
     def batch(self, rows: range, device: torch.device) -> Batch:

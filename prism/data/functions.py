@@ -70,7 +70,9 @@ def functions_of(source: str, package: str, path: str, selection: Selection) -> 
         return
     lines, imports = source.split("\n"), _imports(module)
     for name, node in _defined(module.body):
-        if (ast.get_docstring(node) or selection.undocumented) and (text := _own_text(lines, node)) is not None:
+        if not selection.undocumented and ast.get_docstring(node) is None:
+            continue
+        if (text := _own_text(lines, node)) is not None:
             try:
                 yield from _function(text, name, node.lineno, imports, package, path, selection)
             except UNREADABLE:  # a string that is indented less than its function, and the like
@@ -129,9 +131,10 @@ def free_names(text: str) -> set[str]:
 def normal_form(node: Def) -> str:
     """The function without what may differ between two copies: layout, comments, docstrings, annotations, decorators, and the
     names of itself, its arguments and its variables. Changes the tree it is given."""
-    own = {arg.arg for arg in ast.walk(node) if isinstance(arg, ast.arg)}
-    own |= {name.id for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)}
-    for part in ast.walk(node):
+    parts = list(ast.walk(node))
+    own = {part.arg for part in parts if isinstance(part, ast.arg)}
+    own |= {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    for part in parts:
         match part:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 if ast.get_docstring(part, clean=False) is not None:

@@ -152,7 +152,7 @@ def find_packages(paths: Iterable[Path]) -> list[Package]:
             raise PackageError(
                 f"{path}: no such file or folder; name wheels, .tar.gz sources, or a folder that has them."
             )
-        for entry in sorted(path.iterdir()) if path.is_dir() else [path]:
+        for entry in sorted(path.iterdir()) if path.is_dir() and path.suffix != ".dist-info" else [path]:
             if (package := open_package(entry)) is not None:
                 found.setdefault(package.name, package)
     if not found:

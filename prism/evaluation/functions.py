@@ -14,11 +14,21 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
+import torch
+from jaxtyping import Int
 
 from prism.data.code import parsed
+from prism.data.function_rows import FunctionRows
 from prism.data.functions import Def, Function, is_trivial
 from prism.evaluation.extraction import parses, undefined_names
+from prism.evaluation.record import Stopwatch
 from prism.evaluation.statistics import Interval, bootstrap_mean, rate
+from prism.noise import Noise
+from prism.sampling.draw import Draw
+from prism.sampling.loop import Denoiser
+from prism.sampling.policy import Policy
+from prism.sampling.prepared import Prepared
+from prism.state import start
 
 
 @dataclass(frozen=True)
@@ -63,20 +73,42 @@ def judge(function: Function, body: str) -> Verdict:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """What writing took."""
+
+    forwards: Int[np.ndarray, " n"]
+    remasks: Int[np.ndarray, " n"]
+    flipflops: Int[np.ndarray, " n"]
+    seconds: float
+
+    def summary(self) -> dict[str, float]:
+        remasks = float(self.remasks.sum())
+        return {
+            "nfe": float(self.forwards.mean()),
+            "remasks": float(self.remasks.mean()),
+            "flipflop_rate": float(self.flipflops.sum()) / remasks if remasks else 0.0,
+            "seconds": self.seconds,
+        }
+
+
+@dataclass(frozen=True)
 class FunctionsRun:
     """One way of writing and what became of each function."""
 
     functions: Sequence[Function]
     bodies: Sequence[str]
     verdicts: Sequence[Verdict]
+    cost: Cost | None = None
+    """None for bodies that came from elsewhere."""
 
     @staticmethod
-    def of(functions: Sequence[Function], bodies: Sequence[str]) -> FunctionsRun:
+    def of(functions: Sequence[Function], bodies: Sequence[str], cost: Cost | None = None) -> FunctionsRun:
         if len(functions) != len(bodies) or not functions:
             raise ValueError(
                 f"{len(bodies)} bodies for {len(functions)} functions; give one for each, and at least one."
             )
-        return FunctionsRun(functions, bodies, [judge(f, body) for f, body in zip(functions, bodies, strict=True)])
+        verdicts = [judge(function, body) for function, body in zip(functions, bodies, strict=True)]
+        return FunctionsRun(functions, bodies, verdicts, cost)
 
     def share(self, having: Callable[[Verdict], bool]) -> Interval:
         return rate(sum(map(having, self.verdicts)), len(self.verdicts))
@@ -96,6 +128,7 @@ class FunctionsRun:
             "distinct_bodies": len({body.strip() for body in self.bodies}) / len(self.bodies),
             "distinct_lines": _distinct_lines(self.bodies),
             "repeated_lines": float(np.mean([verdict.repeated for verdict in self.verdicts])),
+            **({} if self.cost is None else self.cost.summary()),
         }
 
 
@@ -103,3 +136,36 @@ def _distinct_lines(bodies: Sequence[str]) -> float:
     """The share of different lines among all lines of all bodies."""
     lines = [line.strip() for body in bodies for line in body.splitlines() if line.strip()]
     return len(set(lines)) / len(lines) if lines else 0.0
+
+
+def evaluate_functions(
+    model: Denoiser,
+    tokenizer: Any,
+    functions: Sequence[Function],
+    rows: FunctionRows,
+    policy: Policy,
+    *,
+    steps: int,
+    mask_id: int,
+    seed: int = 0,
+    draw: Draw | None = None,
+    block: int | None = None,
+    batch: int = 64,
+    device: torch.device | str = "cpu",
+) -> FunctionsRun:
+    """A body for every function, whose rows give the prompts and the room there is. A body ends at the first end of text; what
+    it says does not depend on the batch size or on its neighbours."""
+    clock = Stopwatch()
+    prepared = Prepared(model, policy, steps=steps, draw=draw, block=block)
+    bodies, costs = [], []
+    for first in range(0, len(rows), batch):
+        some = rows[first : first + batch].to(torch.device(device))
+        state = start(some.tokens.long().masked_fill(some.bodies, mask_id), mask_id)
+        result = prepared(state, Noise.rows(seed, len(some), first=first, device=device))
+        for tokens, prompt in zip(result.tokens.tolist(), some.prompts.tolist(), strict=True):
+            written = tokens[prompt:]
+            written = written[: written.index(rows.end)] if rows.end in written else written
+            bodies.append(tokenizer.decode(written, clean_up_tokenization_spaces=False))
+        costs.append(torch.stack([result.forwards, result.remasks, result.flipflops]).cpu().numpy())
+    forwards, remasks, flipflops = np.concatenate(costs, axis=1)
+    return FunctionsRun.of(functions, bodies, Cost(forwards, remasks, flipflops, clock.seconds))

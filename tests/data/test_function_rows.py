@@ -12,7 +12,7 @@ from texts import write_tokenizer
 from wheels import write_packages
 
 from prism.data.function_corpus import FunctionCorpus, FunctionRecipe, FunctionsError, make_functions
-from prism.data.function_rows import FunctionBodies, Rows, WholeFunctions, write_rows
+from prism.data.function_rows import FunctionBodies, FunctionRows, WholeFunctions, write_rows
 from prism.data.packages import find_packages
 from prism.data.text import end_of_text, load_tokenizer
 
@@ -37,7 +37,7 @@ def tokenizer(root: Path) -> Any:
 
 def test_rows_are_the_functions(root: Path, tokenizer: Any) -> None:
     functions = list(FunctionCorpus.load(root / "corpus").functions("train"))
-    rows = Rows.load(root / "tokens", "train", LENGTH)
+    rows = FunctionRows.load(root / "tokens", "train", LENGTH)
     assert rows.numbers.tolist() == list(range(len(functions)))
     for function, tokens, prompt in zip(functions, rows.tokens.tolist(), rows.prompts.tolist(), strict=True):
         ids = tokens[: tokens.index(rows.end)]
@@ -55,20 +55,20 @@ def test_several_files_and_small_numbers(root: Path) -> None:
 
 
 def test_long_functions_are_left_out(root: Path) -> None:
-    rows = Rows.load(root / "tokens", "train", LENGTH)
+    rows = FunctionRows.load(root / "tokens", "train", LENGTH)
     lengths = (rows.tokens != rows.end).sum(1) + 1
     middle = int(lengths.median())
-    shorter = Rows.load(root / "tokens", "train", middle)
+    shorter = FunctionRows.load(root / "tokens", "train", middle)
     assert shorter.numbers.tolist() == torch.nonzero(lengths <= middle)[:, 0].tolist()
     assert shorter.tokens.shape == (len(shorter), middle)
     with pytest.raises(FunctionsError, match="of at most 5 tokens"):
-        Rows.load(root / "tokens", "train", 5)
+        FunctionRows.load(root / "tokens", "train", 5)
     with pytest.raises(FunctionsError, match="no 'tests' functions"):
-        Rows.load(root / "tokens", "tests", LENGTH)
+        FunctionRows.load(root / "tokens", "tests", LENGTH)
 
 
 def test_examples(root: Path) -> None:
-    rows = Rows.load(root / "tokens", "train", LENGTH)
+    rows = FunctionRows.load(root / "tokens", "train", LENGTH)
     everything, bodies = (kind(rows, seed=3).batch(range(len(rows)), CPU) for kind in (WholeFunctions, FunctionBodies))
     assert everything.free.all()
     assert torch.equal(everything.tokens, bodies.tokens)
