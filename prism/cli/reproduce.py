@@ -105,6 +105,8 @@ class ReproduceFunctions(Reproduction):
 
     def check(self) -> None:
         super().check()
+        if importlib.util.find_spec("pyflakes") is None:  # or it would be missed when all is trained
+            raise ValueError("Undefined names are found by pyflakes; run: pip install 'prism-mdm[code]'")
         if self.gguf is not None and self.base is None:
             raise ValueError("--gguf names a file in the folder of --base; give --base too.")
 

@@ -164,6 +164,8 @@ def find_packages(paths: Iterable[Path]) -> list[Package]:
 
 def open_package(path: Path) -> Package | None:
     """The package there; None if the path is of another kind."""
+    if path.suffix == ".dist-info" and not (path / "METADATA").is_file():
+        return None  # what a broken uninstallation leaves behind
     kinds = ((".whl", Wheel), (".tar.gz", SourceArchive), (".dist-info", Installed))
     package = next((kind(path) for ending, kind in kinds if path.name.endswith(ending)), None)
     try:
