@@ -10,6 +10,8 @@ Attach a quality head to a masked diffusion model, fine-tune it with the PRISM l
 """
 
 from prism.data.conversations import Conversations, Exchange, Padding
+from prism.data.function_corpus import FunctionCorpus
+from prism.data.function_rows import FunctionBodies, FunctionRows, WholeFunctions
 from prism.data.shards import Corpus
 from prism.data.windows import TextWindows
 from prism.losses.denoising import DenoisingLoss, Loss, PerMask, PerTime
@@ -114,6 +116,9 @@ __all__ = [
     "FinalLayerConfig",
     "Fixed",
     "ForwardBackward",
+    "FunctionBodies",
+    "FunctionCorpus",
+    "FunctionRows",
     "Leftmost",
     "Likelihood",
     "Linear",
@@ -166,6 +171,7 @@ __all__ = [
     "TopProbability",
     "Topology",
     "Unmasker",
+    "WholeFunctions",
     "Writer",
     "Written",
     "__version__",

@@ -14,8 +14,9 @@ from prism.cli.cite import Cite
 from prism.cli.code import EvaluateCode
 from prism.cli.command import Command
 from prism.cli.demo import Demo
+from prism.cli.functions import Functions
 from prism.cli.harness import EvaluateHarness
-from prism.cli.reproduce import ReproduceSudoku
+from prism.cli.reproduce import ReproduceFunctions, ReproduceKnownTruth, ReproduceSudoku
 from prism.cli.sudoku import CompareSudoku, EvaluateSudoku
 from prism.cli.text import EvaluateKnownTruth, EvaluateText
 from prism.cli.tokenize import Tokenize
@@ -25,6 +26,7 @@ from prism.recipes.sampling import pick, suggestion
 from prism.recipes.training import RECIPES
 
 COMMANDS: dict[str, type[Command] | dict[str, type[Command]]] = {
+    "functions": Functions,
     "tokenize": Tokenize,
     "pretrain": Pretrain,
     "adapt": Adapt,
@@ -39,7 +41,7 @@ COMMANDS: dict[str, type[Command] | dict[str, type[Command]]] = {
         "harness": EvaluateHarness,
     },
     "compare": {"sudoku": CompareSudoku},
-    "reproduce": {"sudoku": ReproduceSudoku},
+    "reproduce": {"sudoku": ReproduceSudoku, "known-truth": ReproduceKnownTruth, "functions": ReproduceFunctions},
     "cite": Cite,
     "demo": Demo,
 }

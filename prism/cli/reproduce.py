@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from prism.cli.command import Command, check_folder, console, show_record
 from prism.data import sudoku
 from prism.evaluation.record import Stopwatch, plain
+from prism.models.causal import load_llama2c
+from prism.recipes.reproduce import (
+    functions,
+    functions_report,
+    functions_results,
+    stories,
+    stories_report,
+    stories_results,
+    sudoku_report,
+    sudoku_results,
+)
+from prism.recipes.reproduce.functions import Base, FunctionsStudy
+from prism.recipes.reproduce.stories import StoriesStudy
 from prism.recipes.reproduce.sudoku import SCALES, SudokuStudy
-from prism.recipes.reproduce.sudoku_report import write_report
-from prism.recipes.reproduce.sudoku_results import results_of
 from prism.recipes.reproduce.workshop import Workshop
 from prism.recipes.sampling import pick
 
+Study = TypeVar("Study", SudokuStudy, FunctionsStudy, StoriesStudy)
+
 
 @dataclass(frozen=True, kw_only=True)
-class ReproduceSudoku(Command):
-    """The paper's Sudoku experiment: pretrain, fine-tune with PRISM, compare everything, write results and draw figures.
-
-    What its folders hold already is not made again: after an interruption the same command goes on.
-    """
-
-    scale: str = "tiny"
-    """paper (28.6M parameters, one H200), small (5M, a laptop GPU), tiny (two CPU cores, minutes; it shows that everything
-    runs and solves nothing)."""
+class Reproduction(Command):
     output: Path | None = None
-    """Folder for the models; runs/sudoku-SCALE if left out."""
+    """Folder for the models; runs/NAME-SCALE if left out."""
     results: Path | None = None
     """Folder for results and figures; OUTPUT/results if left out."""
-    puzzles: Path | None = None
-    """More puzzles to evaluate on beside our own, such as the paper's; called `paper` in the results."""
     only: str | None = None
     """Names of the results to make, separated by commas; all if left out."""
 
@@ -41,23 +46,107 @@ class ReproduceSudoku(Command):
         for flag, path in (("--output", self.output), ("--results", self.results)):
             if path is not None:
                 check_folder(flag, path)
-
-    def run(self) -> dict[str, Any]:
-        clock, scale = Stopwatch(), pick(self.scale, SCALES, "scale")
         if importlib.util.find_spec("matplotlib") is None:
             raise ValueError("The figures need matplotlib; run: pip install 'prism-mdm[plot]'")
-        output = self.output or Path("runs") / f"sudoku-{self.scale}"
-        given = {} if self.puzzles is None else {"paper": sudoku.read_puzzles(self.puzzles)}
-        study = SudokuStudy(scale, Workshop(output, self.results or output / "results", console.print), given)
-        wanted = results_of(study)
+
+    def _workshop(self, name: str) -> Workshop:
+        output = self.output or Path("runs") / name
+        return Workshop(output, self.results or output / "results", console.print)
+
+    def _make(
+        self,
+        name: str,
+        study: Study,
+        results: Mapping[str, Callable[[Study], Mapping[str, Any]]],
+        report: Callable[[Path], Path],
+        settings: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """All results that are wanted and not there yet, and the page about them."""
+        clock, wanted = Stopwatch(), dict(results)
         if self.only is not None:
-            wanted = {name.strip(): pick(name.strip(), wanted, "result (--only)") for name in self.only.split(",")}
-        study.workshop.begin({"scale": scale, "puzzles": {name: len(puzzles) for name, puzzles in given.items()}})
-        for name, make in wanted.items():
-            console.print(f"[bold]{name}[/bold] {(make.__doc__ or '').strip()}")
-            study.workshop.result(name, lambda make=make: make(study))  # type: ignore[misc]
-        page = write_report(study.workshop.results)
+            wanted = {one.strip(): pick(one.strip(), wanted, "result (--only)") for one in self.only.split(",")}
+        study.workshop.begin(settings)
+        for result, make in wanted.items():
+            console.print(f"[bold]{result}[/bold] {(make.__doc__ or '').strip()}")
+            study.workshop.result(result, partial(make, study))
+        page = report(study.workshop.results)
         console.print(f"figures and tables: {page}")
-        record = clock.record("reproduce sudoku", self, seed=0)
+        record = clock.record(f"reproduce {name}", self, seed=0)
         show_record(record)
         return {"results": list(wanted), "page": str(page), "record": plain(record)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceSudoku(Reproduction):
+    """The paper's Sudoku experiment: pretrain, fine-tune with PRISM, compare everything, write results and draw figures.
+
+    What its folders hold already is not made again: after an interruption the same command goes on.
+    """
+
+    scale: str = "tiny"
+    """paper (28.6M parameters, one H200), small (5M, a laptop GPU), tiny (two CPU cores, minutes; it shows that everything
+    runs and solves nothing)."""
+    puzzles: Path | None = None
+    """More puzzles to evaluate on beside our own, such as the paper's; called `paper` in the results."""
+
+    def run(self) -> dict[str, Any]:
+        scale = pick(self.scale, SCALES, "scale")
+        given = {} if self.puzzles is None else {"paper": sudoku.read_puzzles(self.puzzles)}
+        study = SudokuStudy(scale, self._workshop(f"sudoku-{self.scale}"), given)
+        settings = {"scale": scale, "puzzles": {name: len(puzzles) for name, puzzles in given.items()}}
+        return self._make("sudoku", study, sudoku_results.results_of(study), sudoku_report.write_report, settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceFunctions(Reproduction):
+    """Python functions completed from signature and docstring: train or adapt a model, tune it with PRISM, compare every method
+    by whether what it writes is Python that uses only names that exist, and show what correction mends and breaks.
+
+    What its folders hold already is not made again: after an interruption the same command goes on.
+    """
+
+    data: Path
+    """A folder of prism functions, made with --tokenizer."""
+    scale: str = "tiny"
+    """full (one H200), or tiny (a CPU, seconds; it shows that everything runs and writes nonsense)."""
+    base: str | None = None
+    """Folder or hub name of a Llama or Qwen2 with the same tokenizer, to adapt; a DiT is trained from scratch if left out."""
+    gguf: str | None = None
+    """A GGUF file in that folder to take the weights from."""
+
+    def check(self) -> None:
+        super().check()
+        if importlib.util.find_spec("pyflakes") is None:  # or it would be missed when all is trained
+            raise ValueError("Undefined names are found by pyflakes; run: pip install 'prism-mdm[code]'")
+        if self.gguf is not None and self.base is None:
+            raise ValueError("--gguf names a file in the folder of --base; give --base too.")
+
+    def run(self) -> dict[str, Any]:
+        scale = pick(self.scale, functions.SCALES, "scale")
+        base = None if self.base is None else Base(self.base)
+        study = FunctionsStudy(scale, self._workshop(f"functions-{self.scale}"), self.data, base)
+        settings = {"scale": scale, "base": base, "functions": study.corpus.manifest["splits"]}
+        results, report = functions_results.results_of(study), functions_report.write_report
+        return self._make("functions", study, results, report, settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceKnownTruth(Reproduction):
+    """Text whose truth is known: a causal model writes a corpus, a masked diffusion model learns it and is tuned with PRISM,
+    and every method is compared by how likely its texts are under the causal model itself.
+
+    What its folders hold already is not made again: after an interruption the same command goes on.
+    """
+
+    truth: Path
+    """The causal model, a llama2.c checkpoint such as stories15M.bin."""
+    scale: str = "tiny"
+    """full (71M parameters, 315M tokens, one H200), or tiny (two CPU cores; it shows that everything runs)."""
+
+    def run(self) -> dict[str, Any]:
+        scale = pick(self.scale, stories.SCALES, "scale")
+        truth = load_llama2c(self.truth)
+        study = StoriesStudy(scale, self._workshop(f"known-truth-{self.scale}"), truth)
+        settings = {"scale": scale, "truth": self.truth.name}
+        results, report = stories_results.results_of(study), stories_report.write_report
+        return self._make("known-truth", study, results, report, settings)

@@ -130,6 +130,11 @@ def load_tasks(source: str) -> list[Task]:
 
 
 def read_tasks(path: Path) -> list[Task]:
+    return [task_of(row) for row in read_rows(path)]
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a published file: a JSON list, or a JSON object a line, gzipped or not."""
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rt", encoding="utf-8") as file:
@@ -139,7 +144,7 @@ def read_tasks(path: Path) -> list[Task]:
         raise ValueError(f"{path}: not a file of tasks, expected JSON or a JSON object a line ({error}).") from error
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{path}: no tasks in it; expected a JSON object for each.")
-    return [task_of(row) for row in rows]
+    return rows
 
 
 def task_of(row: dict[str, Any]) -> Task:

@@ -7,20 +7,17 @@ made in parallel; which documents, where and in what order is decided in one pla
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
 import os
-import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from prism.data.processes import helpers
 from prism.data.shards import MANIFEST, SPLITS, Corpus, CorpusWriter, Ids, Recipe, finished
 from prism.data.text import Source, TextError, end_of_text, fingerprint, vocabulary_size
 
@@ -155,9 +152,7 @@ def _in_order(chunks: Iterator[Chunk], encode: Encoder, workers: int) -> Iterato
         with patch_environment(**ALONE):
             yield from ((chunk, encode(chunk.texts)) for chunk in chunks)
         return
-    context = multiprocessing.get_context("forkserver")  # forking this process, which may have threads, could hang
-    context.set_forkserver_preload([__name__])  # so that they do not import torch one by one
-    with ProcessPoolExecutor(workers, context, _start, (encode,)) as pool:
+    with helpers(workers, __name__, _start, (encode,)) as pool:
         waiting = deque()  # type: deque[tuple[Chunk, Any]]
         for chunk in chunks:
             waiting.append((chunk, pool.submit(_encode, chunk.texts)))
@@ -169,19 +164,9 @@ def _in_order(chunks: Iterator[Chunk], encode: Encoder, workers: int) -> Iterato
 
 
 def _start(encode: Encoder) -> None:
-    """A process of the pool: leaves Ctrl-C to its parent, and does not outlive it."""
     global _encode_here
     _encode_here = encode
     os.environ.update(ALONE)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_follow_parent, daemon=True).start()
-
-
-def _follow_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 def _encode(texts: list[str]) -> list[Ids]:

@@ -51,18 +51,20 @@ def extract(text: str, task: Task) -> str:
 
 
 def parses(program: str) -> bool:
+    return syntax_error(program) is None
+
+
+def syntax_error(program: str) -> str | None:
+    """Python's complaint about the program; None if it has none."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             compile(program, "program", "exec", dont_inherit=True)
-    except (
-        SyntaxError,
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ):  # ValueError: null bytes; the last two: absurd nesting
-        return False
-    return True
+    except SyntaxError as error:
+        return error.msg
+    except (ValueError, RecursionError, MemoryError) as error:  # null bytes; the last two: absurd nesting
+        return str(error) or type(error).__name__
+    return None
 
 
 def undefined_names(program: str) -> list[str]:

@@ -30,6 +30,17 @@ reproduce sudoku --only methods_50 | did you mean 'methods_51'
 reproduce sudoku --puzzles nowhere.csv | nowhere.csv
 reproduce sudoku --output {{f}}/empty.txt | that is a file
 reproduce sudoku --results {{f}}/empty.txt | that is a file
+reproduce functions | arguments are required: data
+reproduce functions --data {{o}} | There is no folder
+reproduce functions --data {{f}} | manifest.json
+reproduce functions --data {{f}} --scale paper | choose from full, tiny
+reproduce functions --data {{f}} --gguf x.gguf | give --base too
+functions --output {{o}} | --packages
+functions --output {{o}} --packages nowhere | nowhere: no such file or folder
+functions --output {{o}} --packages {{f}}/empty.txt | no package in what was given
+functions --output {{o}} --packages {{f}} --longest 0 | must both be at least 1
+functions --output {{f}}/empty.txt --packages {{f}} | that is a file
+functions --output {{o}} --tokenizer {{f}}/words | There is no folder
 {EVALUATE} --stpes 3 | did you mean '--steps'
 {EVALUATE} --polcy prism | did you mean '--policy'
 {EVALUATE} --sed 3 | did you mean '--seed'

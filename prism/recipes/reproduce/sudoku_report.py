@@ -105,7 +105,7 @@ def _fine_tuning(found: dict[str, Result], results: Path) -> str:
         return ""
     result = found["fine_tuning"]
     points, kinds = result["points"], result["puzzles_per_point"]
-    with _Figure(results / "fine_tuning.svg", len(kinds)) as axes:
+    with Figure(results / "fine_tuning.svg", len(kinds)) as axes:
         for ax, (kind, count) in zip(axes, kinds.items(), strict=True):
             for policy in [name.split("/")[1] for name in points[0] if name.startswith(f"{kind}/")]:
                 colour, line = STYLE[policy]
@@ -137,7 +137,7 @@ def _steps(found: dict[str, Result], results: Path) -> str:
         "prism-likelihood K=4",
     )
     kinds = list(dict.fromkeys(row["puzzles"] for row in rows))
-    with _Figure(results / "steps.svg", 2 * len(kinds)) as axes:
+    with Figure(results / "steps.svg", 2 * len(kinds)) as axes:
         panels = [(kind, order) for kind in kinds for order in ("random", "margin")]
         for ax, (kind, order) in zip(axes, panels, strict=True):
             for method in shown:
@@ -213,7 +213,7 @@ def _knowledge(found: dict[str, Result], results: Path) -> str:
         "confidence": "at commit time (ReMDM-conf)",
         "likelihood": "hidden likelihood (one more pass each)",
     }
-    with _Figure(results / "knowledge.svg", 3) as axes:
+    with Figure(results / "knowledge.svg", 3) as axes:
         for ax, (kind, title) in zip(
             axes,
             (("against_likelihood", "quality and f(token | rest)"), ("against_truth", "quality and truth")),
@@ -335,7 +335,7 @@ def _pooled(rows: Sequence[Result]) -> str:
 def _draw_board(board: Result, path: Path) -> None:
     if not board:
         return
-    with _Figure(path, 1, size=(3.4, 3.4)) as (ax,):
+    with Figure(path, 1, size=(3.4, 3.4)) as (ax,):
         for cell in range(81):
             x, y = cell % 9, 8 - cell // 9
             digit, clue = board["digits"][cell], board["clues"][cell]
@@ -383,7 +383,7 @@ def _blend(quality: float) -> tuple[float, float, float]:
     return red, green, blue
 
 
-class _Figure:
+class Figure:
     """Panels side by side, saved as SVG without a date so that the same results give the same file."""
 
     def __init__(self, path: Path, panels: int, size: tuple[float, float] | None = None) -> None:

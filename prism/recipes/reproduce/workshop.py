@@ -84,15 +84,26 @@ class Workshop:
         held_out: Callable[[], Batch],
         settings: Optimisation,
         also: Callable[[Model, int], Mapping[str, float]] | None = None,
+        each_step: Callable[[Model], Callable[[int], object]] | None = None,
     ) -> Path:
-        """The folder of the model of that name, trained now if it is not there yet."""
+        """The folder of the model of that name, trained now if it is not there yet. `each_step`, given the model, says what
+        changes in it before every step."""
         folder = self.models / name
         if not (folder / "model").is_dir():
             folder.mkdir(parents=True, exist_ok=True)
             clock, model = Stopwatch(), make()
             self.tell(f"  training {name}")
             choice = Choice(folder, loss, held_out(), also)
-            trained = train(model, loss, examples(), settings, folder=folder / "training", resume=True, evaluate=choice)
+            trained = train(
+                model,
+                loss,
+                examples(),
+                settings,
+                folder=folder / "training",
+                resume=True,
+                evaluate=choice,
+                each_step=None if each_step is None else each_step(model),
+            )
             choice.take(model)
             record = clock.record(f"train {name}", settings, seed=settings.seed, model=model)
             about = {"chosen": choice.best, "history": trained.history, "loss": plain(loss), "record": plain(record)}
@@ -112,6 +123,7 @@ class Workshop:
     def result(self, name: str, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         """The result of that name, made now if it is not there yet."""
         path = self.results / f"{name}.json"
+        self.results.mkdir(parents=True, exist_ok=True)  # results may put pages beside their files
         if not path.is_file():
             write_json(path, make())
         try:

@@ -1,0 +1,171 @@
+"""Written bodies of functions, judged without running them: are they Python, and do they use only names that exist?
+
+Both are easily reached by writing little, so what guards against that stands beside them: bodies that do nothing are counted
+apart, and length, variety and repetition are told. `sound` is the figure to compare by: parses, uses nothing undefined, does
+something.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+
+from prism.data.code import parsed
+from prism.data.function_rows import FunctionRows
+from prism.data.functions import Def, Function, is_trivial
+from prism.evaluation.extraction import parses, undefined_names
+from prism.evaluation.record import Stopwatch
+from prism.evaluation.statistics import Interval, bootstrap_mean, rate
+from prism.noise import Noise
+from prism.sampling.draw import Draw
+from prism.sampling.loop import Denoiser
+from prism.sampling.policy import Policy
+from prism.sampling.prepared import Prepared
+from prism.state import start
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What can be said of one body."""
+
+    parses: bool
+    undefined: tuple[str, ...]
+    """Names used and nowhere defined, but for those that the original takes from its module; none where it does not parse."""
+    trivial: bool
+    """It parses and does nothing: passes, returns None, or is not there at all."""
+    exact: bool
+    """It is the original, but for layout and comments."""
+    lines: int
+    """That are not blank."""
+    repeated: float
+    """The share of those that it has written before."""
+
+    @property
+    def defined(self) -> bool:
+        return self.parses and not self.undefined
+
+    @property
+    def sound(self) -> bool:
+        return self.defined and not self.trivial
+
+
+def judge(function: Function, body: str) -> Verdict:
+    """The body as it was written after the function's prompt; nothing is repaired or cut off."""
+    program, lines = function.prompt + body, [line.strip() for line in body.splitlines() if line.strip()]
+    tree = parsed(program) if parses(program) else ast.Module([], [])
+    written = next((node for node in tree.body if isinstance(node, Def)), None)  # only imports stand before it
+    known = {*function.unknown, *undefined_names(function.text)}  # pyflakes also reads annotations in quotes
+    return Verdict(
+        parses=parses(program),
+        undefined=tuple(name for name in undefined_names(program) if name not in known),
+        trivial=written is not None and is_trivial(written),
+        exact=ast.dump(tree) == ast.dump(parsed(function.text)),
+        lines=len(lines),
+        repeated=1 - len(set(lines)) / len(lines) if lines else 0.0,
+    )
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What writing took."""
+
+    forwards: Int[np.ndarray, " n"]
+    remasks: Int[np.ndarray, " n"]
+    flipflops: Int[np.ndarray, " n"]
+    seconds: float
+
+    def summary(self) -> dict[str, float]:
+        remasks = float(self.remasks.sum())
+        return {
+            "nfe": float(self.forwards.mean()),
+            "remasks": float(self.remasks.mean()),
+            "flipflop_rate": float(self.flipflops.sum()) / remasks if remasks else 0.0,
+            "seconds": self.seconds,
+        }
+
+
+@dataclass(frozen=True)
+class FunctionsRun:
+    """One way of writing and what became of each function."""
+
+    functions: Sequence[Function]
+    bodies: Sequence[str]
+    verdicts: Sequence[Verdict]
+    cost: Cost | None = None
+    """None for bodies that came from elsewhere."""
+
+    @staticmethod
+    def of(functions: Sequence[Function], bodies: Sequence[str], cost: Cost | None = None) -> FunctionsRun:
+        if len(functions) != len(bodies) or not functions:
+            raise ValueError(
+                f"{len(bodies)} bodies for {len(functions)} functions; give one for each, and at least one."
+            )
+        verdicts = [judge(function, body) for function, body in zip(functions, bodies, strict=True)]
+        return FunctionsRun(functions, bodies, verdicts, cost)
+
+    def share(self, having: Callable[[Verdict], bool]) -> Interval:
+        return rate(sum(map(having, self.verdicts)), len(self.verdicts))
+
+    def summary(self) -> dict[str, Any]:
+        """What a results file holds."""
+        shares = {name: self.share(attrgetter(name)) for name in ("parses", "defined", "sound", "trivial", "exact")}
+        lines = bootstrap_mean(np.array([verdict.lines for verdict in self.verdicts], float))
+        originals = [len([line for line in f.body.splitlines() if line.strip()]) for f in self.functions]
+        return {
+            "functions": len(self.verdicts),
+            **{name: share.value for name, share in shares.items()},
+            **{f"{name}_interval": [share.low, share.high] for name, share in shares.items()},
+            "lines": lines.value,
+            "lines_interval": [lines.low, lines.high],
+            "lines_of_the_originals": float(np.mean(originals)),
+            "distinct_bodies": len({body.strip() for body in self.bodies}) / len(self.bodies),
+            "distinct_lines": _distinct_lines(self.bodies),
+            "repeated_lines": float(np.mean([verdict.repeated for verdict in self.verdicts])),
+            **({} if self.cost is None else self.cost.summary()),
+        }
+
+
+def _distinct_lines(bodies: Sequence[str]) -> float:
+    """The share of different lines among all lines of all bodies."""
+    lines = [line.strip() for body in bodies for line in body.splitlines() if line.strip()]
+    return len(set(lines)) / len(lines) if lines else 0.0
+
+
+def evaluate_functions(
+    model: Denoiser,
+    tokenizer: Any,
+    functions: Sequence[Function],
+    rows: FunctionRows,
+    policy: Policy,
+    *,
+    steps: int,
+    mask_id: int,
+    seed: int = 0,
+    draw: Draw | None = None,
+    block: int | None = None,
+    batch: int = 64,
+    device: torch.device | str = "cpu",
+) -> FunctionsRun:
+    """A body for every function, whose rows give the prompts and the room there is. A body ends at the first end of text; what
+    it says does not depend on the batch size or on its neighbours."""
+    clock = Stopwatch()
+    prepared = Prepared(model, policy, steps=steps, draw=draw, block=block)
+    bodies, costs = [], []
+    for first in range(0, len(rows), batch):
+        some = rows[first : first + batch].to(torch.device(device))
+        state = start(some.tokens.long().masked_fill(some.bodies, mask_id), mask_id)
+        result = prepared(state, Noise.rows(seed, len(some), first=first, device=device))
+        for tokens, prompt in zip(result.tokens.tolist(), some.prompts.tolist(), strict=True):
+            written = tokens[prompt:]
+            written = written[: written.index(rows.end)] if rows.end in written else written
+            bodies.append(tokenizer.decode(written, clean_up_tokenization_spaces=False))
+        costs.append(torch.stack([result.forwards, result.remasks, result.flipflops]).cpu().numpy())
+    forwards, remasks, flipflops = np.concatenate(costs, axis=1)
+    return FunctionsRun.of(functions, bodies, Cost(forwards, remasks, flipflops, clock.seconds))

@@ -1,0 +1,269 @@
+"""Python functions completed from signature and docstring: the paper's question about code (Section 4.3), at a size one GPU
+can train and without running anything.
+
+A causal language model is adapted, or a DiT trained from scratch, on whole functions; then it learns to write bodies; then
+PRISM teaches it to doubt what it wrote. Every method writes the bodies of the same held-out functions, of packages no model
+has seen, and is judged by whether they are Python and use only names that exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prism.data.function_corpus import FunctionCorpus
+from prism.data.function_rows import FunctionBodies, FunctionRows, WholeFunctions
+from prism.data.functions import Function
+from prism.data.text import load_tokenizer, vocabulary_size
+from prism.evaluation.extraction import undefined_names
+from prism.evaluation.functions import FunctionsRun, evaluate_functions
+from prism.losses.denoising import DenoisingLoss
+from prism.losses.masking import Batch
+from prism.losses.prism import PrismLoss
+from prism.models.adapt import adapt, widening
+from prism.models.attach import PrismModel, attach
+from prism.models.backbone import Backbone
+from prism.models.dit import DiT, DiTConfig
+from prism.models.folding import for_sampling
+from prism.models.heads import BlockConfig, HeadConfig
+from prism.models.hub import load_backbone, load_model
+from prism.models.llama import Llama
+from prism.recipes.reproduce.workshop import Model, Workshop
+from prism.recipes.sampling import Sampling
+from prism.sampling.draw import Draw
+from prism.training import Cosine, Optimisation, Precision
+
+TEST_SEED = 2026
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large to do it."""
+
+    pretraining: Optimisation
+    """On whole functions; half of it widens the attention of an adapted causal model."""
+    conditioning: Optimisation
+    """On bodies, their prompts given."""
+    finetuning: Optimisation
+    """With PRISM, on bodies."""
+    hidden_size: int
+    """Of the DiT, where no causal model is given."""
+    blocks: int
+    heads: int
+    loss: PrismLoss
+    length: int = 256
+    """Tokens of prompt, body and what pads it."""
+    longest_prompt: int = 128
+    """Of held-out functions, so that all have room for a body."""
+    validation: int = 512
+    functions: int = 1_000
+    """Held-out ones to write."""
+    at_once: int = 250
+    steps: tuple[int, ...] = (128, 64, 32, 16)
+    ks: tuple[int, ...] = (2, 8)
+    """Tokens PRISM takes back at each step."""
+
+    def head(self, hidden_size: int) -> HeadConfig:
+        """The paper's for text: one transformer block, its heads 64 wide."""
+        return BlockConfig(hidden_size, heads=max(1, hidden_size // 64))
+
+
+def _on_gpu(steps: int, batch: int, **settings: Any) -> Optimisation:
+    every = max(1, steps // 10)
+    return Optimisation(
+        steps,
+        batch,
+        rate=Cosine(),
+        precision=Precision.BF16,
+        compile=True,
+        ema=0.999,
+        keep=1,
+        evaluate_every=every,
+        checkpoint_every=every,
+        **settings,
+    )
+
+
+def _on_cpu(steps: int, **settings: Any) -> Optimisation:
+    return Optimisation(steps, 8, rate=Cosine(), ema=0.9, evaluate_every=max(1, steps // 2), **settings)
+
+
+SCALES: dict[str, Scale] = {
+    "full": Scale(
+        pretraining=_on_gpu(20_000, 256, lr=3e-4, warmup=500),
+        conditioning=_on_gpu(8_000, 256, lr=2e-4, warmup=200),
+        finetuning=_on_gpu(5_000, 256, lr=1e-4, warmup=200),
+        hidden_size=768,
+        blocks=12,
+        heads=12,
+        loss=PrismLoss(k=8, regulariser=0.5, draw=Draw(nucleus=0.9)),
+    ),
+    "tiny": Scale(
+        pretraining=_on_cpu(6, lr=1e-3),
+        conditioning=_on_cpu(4, lr=1e-3),
+        finetuning=_on_cpu(4, lr=1e-3),
+        hidden_size=32,
+        blocks=1,
+        heads=2,
+        loss=PrismLoss(k=4, regulariser=0.5),
+        length=320,
+        longest_prompt=240,
+        validation=4,
+        functions=3,
+        at_once=2,
+        steps=(8, 4),
+        ks=(2,),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Base:
+    """A causal model to begin with."""
+
+    source: str
+    """A folder, hub name or GGUF file of a Llama or Qwen2."""
+    shifted: bool = True
+    """Whether token i goes on being predicted at position i - 1."""
+
+
+class FunctionsStudy:
+    """The data, and the models by name, each made when it is first asked for."""
+
+    def __init__(self, scale: Scale, workshop: Workshop, data: Path, base: Base | None) -> None:
+        self.scale, self.workshop, self.base = scale, workshop, base
+        self.corpus, self.tokens = FunctionCorpus.load(data), data / "tokens"
+        self.tokenizer = load_tokenizer(self.tokens / "tokenizer")
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+    def rows(self, split: str) -> FunctionRows:
+        return FunctionRows.load(self.tokens, split, self.scale.length)
+
+    @cached_property
+    def _training(self) -> FunctionRows:
+        return self.rows("train").to(self.device)
+
+    def _held_out(self, *, bodies: bool) -> Batch:
+        rows = self.rows("validation")
+        chosen = rows[torch.randperm(len(rows), generator=_generator())[: self.scale.validation]]
+        return Batch(chosen.tokens.long(), chosen.bodies if bodies else None)
+
+    @cached_property
+    def test(self) -> tuple[list[Function], FunctionRows]:
+        """Held-out functions that need nothing of their modules, in an order by chance, and their rows."""
+        rows, functions = self.rows("test"), list(self.corpus.functions("test"))
+        fitting = [
+            number
+            for number, (place, prompt) in enumerate(zip(rows.numbers.tolist(), rows.prompts.tolist(), strict=True))
+            if prompt <= self.scale.longest_prompt and not functions[place].unknown
+        ]
+        order = torch.randperm(len(fitting), generator=_generator()).tolist()
+        clean = (n for n in (fitting[i] for i in order) if not undefined_names(functions[int(rows.numbers[n])].text))
+        chosen = rows[torch.tensor(list(islice(clean, self.scale.functions)), dtype=torch.long)]
+        if not len(chosen):
+            raise ValueError(
+                f"No test function of {self.corpus.folder} has {self.scale.length} tokens at most, {self.scale.longest_prompt} "
+                "of them in its prompt, and needs nothing of its module; make a larger corpus."
+            )
+        return [functions[number] for number in chosen.numbers.tolist()], chosen
+
+    # ── models ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def pretrained(self) -> Path:
+        """A masked diffusion model of whole functions."""
+        return self.workshop.model(
+            "pretrained",
+            self._begin,
+            DenoisingLoss(),
+            lambda: WholeFunctions(self._training, seed=0),
+            lambda: self._held_out(bodies=False),
+            self.scale.pretraining,
+            each_step=self._widening,
+        )
+
+    def _begin(self) -> Backbone:
+        torch.manual_seed(0)
+        known = vocabulary_size(self.tokenizer)
+        if self.base is not None:
+            adapted = adapt(self.base.source, shifted=self.base.shifted)
+            if adapted.facts.mask_id < known:
+                raise ValueError(
+                    f"{self.base.source} knows {adapted.facts.mask_id:,} tokens and the functions were written with {known:,}; "
+                    "make them anew with its own tokenizer: prism functions --tokenizer"
+                )
+            return adapted.to(self.device)
+        width, blocks, heads = self.scale.hidden_size, self.scale.blocks, self.scale.heads
+        return DiT(DiTConfig(known + 1, known, self.scale.length, width, blocks, heads))
+
+    def _widening(self, model: Model) -> Callable[[int], object]:
+        """Only a causal model has to learn to look ahead."""
+        if isinstance(model, Llama):
+            return widening(model, self.scale.pretraining.steps // 2)
+        return lambda step: None
+
+    def conditioned(self) -> Path:
+        """The same, having learnt to write bodies."""
+        return self.workshop.model(
+            "conditioned",
+            lambda: load_backbone(self.pretrained()),
+            DenoisingLoss(),
+            lambda: FunctionBodies(self._training, seed=1),
+            lambda: self._held_out(bodies=True),
+            self.scale.conditioning,
+        )
+
+    def tuned(self) -> Path:
+        """The same with PRISM."""
+
+        def make() -> PrismModel:
+            torch.manual_seed(0)
+            backbone = load_backbone(self.conditioned())
+            return attach(backbone, self.scale.head(backbone.facts.hidden_size), tune_backbone=True)
+
+        return self.workshop.model(
+            "prism",
+            make,
+            self.scale.loss,
+            lambda: FunctionBodies(self._training, seed=2),
+            lambda: self._held_out(bodies=True),
+            self.scale.finetuning,
+        )
+
+    @lru_cache(maxsize=2)  # noqa: B019 (a study lives as long as the process)
+    def load(self, path: Path) -> Any:
+        """To sample from: on a GPU in bfloat16, as it was trained, and compiled."""
+        on_gpu = self.device.type == "cuda"
+        model = for_sampling(load_model(path, device=self.device), torch.bfloat16 if on_gpu else torch.float32)
+        if on_gpu:
+            torch.compiler.reset()
+            (model.backbone if isinstance(model, PrismModel) else model).compile(dynamic=False)
+        return model
+
+    @lru_cache(maxsize=64)  # noqa: B019
+    def write(self, path: Path, sampling: Sampling, *, seed: int = 0) -> FunctionsRun:
+        """Bodies for all test functions by the model of that folder."""
+        functions, rows = self.test
+        model = self.load(path)
+        return evaluate_functions(
+            model,
+            self.tokenizer,
+            functions,
+            rows,
+            sampling.build_policy(),
+            steps=sampling.steps or self.scale.steps[0],
+            mask_id=model.facts.mask_id,
+            seed=seed,
+            draw=self.scale.loss.draw,
+            batch=self.scale.at_once,
+            device=self.device,
+        )
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(TEST_SEED)

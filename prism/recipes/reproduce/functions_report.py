@@ -1,0 +1,128 @@
+"""The study of functions to look at and to read: figures and a page of tables, from the result files and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from prism.recipes.reproduce.sudoku_report import STYLE, Figure, Result, pick, table
+
+SHARES = {"sound": "sound %", "parses": "parses %", "defined": "no undefined names %", "trivial": "trivial %"}
+
+
+def write_report(results: Path) -> Path:
+    """`results/*.json` drawn and tabled in `results/README.md`, with the figures beside it."""
+    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))}
+    sections = [section(found, results) for section in SECTIONS]
+    page = results / "README.md"
+    page.write_text(
+        "# Python functions: results\n\nMade by `prism reproduce functions` from the JSON files beside this page. A body is "
+        "sound if it parses, uses no undefined name and does something; nothing was run. Intervals are 95 %.\n\n"
+        + "\n\n".join(filter(None, sections))
+        + "\n",
+        encoding="utf-8",
+    )
+    return page
+
+
+def share(row: Result, name: str) -> str:
+    low, high = row[f"{name}_interval"]
+    return f"{100 * row[name]:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def gain(row: Result, name: str) -> str:
+    low, high = row[f"{name}_interval"]
+    return f"{100 * row[name]:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+
+
+def _rows(found: dict[str, Result], kind: str) -> list[Result]:
+    """The rows of all results of a kind, the most steps first."""
+    rows = [row for name, result in found.items() if name.startswith(f"{kind}_") for row in result["rows"]]
+    return sorted(rows, key=lambda row: -row["steps"])
+
+
+def _methods(found: dict[str, Result], results: Path) -> str:
+    rows = _rows(found, "methods")
+    sections = []
+    for steps in dict.fromkeys(row["steps"] for row in rows):
+        lines = [_line(row, gain(row, "gain")) for row in pick(rows, steps=steps)]
+        if "originals" in found:
+            lines.append(_line({"method": "the originals", "order": "", "remasks": 0, **found["originals"]}, ""))
+        headings = [
+            "method",
+            "order",
+            *SHARES.values(),
+            "sound, over vanilla",
+            "lines",
+            "repeated %",
+            "distinct %",
+            "remasks",
+        ]
+        sections.append(f"## {steps} forward passes\n\n{table(headings, lines)}")
+    return "\n\n".join(sections)
+
+
+def _line(row: Result, over_vanilla: str) -> Sequence[str]:
+    guards = [f"{row['lines']:.1f}", f"{100 * row['repeated_lines']:.0f}", f"{100 * row['distinct_bodies']:.0f}"]
+    return [
+        row["method"],
+        row["order"],
+        *(share(row, name) for name in SHARES),
+        over_vanilla,
+        *guards,
+        f"{row['remasks']:.0f}",
+    ]
+
+
+def _steps(found: dict[str, Result], results: Path) -> str:
+    rows = _rows(found, "methods")
+    if not rows:
+        return ""
+    orders = list(dict.fromkeys(row["order"] for row in rows))
+    with Figure(results / "steps.svg", len(orders)) as axes:
+        for ax, order in zip(axes, orders, strict=True):
+            for method in dict.fromkeys(row["method"] for row in rows):
+                line = pick(rows, order=order, method=method)
+                colour, dash = STYLE[method.split()[0]]
+                values = [100 * row["sound"] for row in line]
+                ax.plot([row["steps"] for row in line], values, dash, color=colour, label=method, marker=".")
+            ax.set(title=f"{order} order", xlabel="forward passes", ylabel="sound bodies %")
+        axes[0].legend(fontsize=7)
+    return "## Sound bodies by the number of forward passes\n\n![sound bodies over steps](steps.svg)"
+
+
+def _corrections(found: dict[str, Result], results: Path) -> str:
+    rows = _rows(found, "corrections")
+    if not rows:
+        return ""
+    lines = [
+        [
+            row["steps"],
+            row["order"],
+            f"[{row['method']}]({row['page']})",
+            row["changes"]["repaired"],
+            row["changes"]["broken"],
+            row["changes"]["defined"],
+            row["changes"]["undefined"],
+            row["over_corrections"],
+            gain(row, "gain_sound"),
+        ]
+        for row in rows
+    ]
+    headings = ["steps", "order", "against vanilla", "syntax errors repaired", "introduced", "undefined names gone"]
+    headings += ["introduced", "over-corrections", "sound, gain"]
+    return f"## What correction mends and what it breaks\n\nOf {rows[0]['functions']:,} functions.\n\n{table(headings, lines)}"
+
+
+def _training(found: dict[str, Result], results: Path) -> str:
+    if "training" not in found:
+        return ""
+    lines = [
+        [name, story["chosen"]["step"], f"{story['chosen']['loss']:.4f}", f"{story['record']['wall_seconds']:.0f}"]
+        for name, story in found["training"]["models"].items()
+    ]
+    return f"## Training\n\n{table(['model', 'step chosen', 'held-out loss', 'seconds'], lines)}"
+
+
+SECTIONS: tuple[Callable[[dict[str, Result], Path], str], ...] = (_methods, _steps, _corrections, _training)

@@ -1,0 +1,138 @@
+"""The study of known truth at a size that writes nonsense and runs everything."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from stand_ins import tiny_truth
+
+from prism.evaluation.mauve import Clustering
+from prism.recipes.reproduce.stories import SCALES, VARIANTS, StoriesStudy
+from prism.recipes.reproduce.stories_report import best_rows, write_report
+from prism.recipes.reproduce.stories_results import best_of, prism, results_of, training_free
+from prism.recipes.reproduce.workshop import Workshop
+
+TINY = SCALES["tiny"]
+MICRO = replace(
+    TINY,
+    length=12,
+    sequences=24,
+    held_out=6,
+    pretraining=replace(TINY.pretraining, steps=2, evaluate_every=2),
+    finetuning=replace(TINY.finetuning, steps=2, evaluate_every=2),
+    samples=3,
+    at_once=3,
+    steps=(3, 4, 6),
+    witnesses=2,
+)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> StoriesStudy:
+    folder = tmp_path_factory.mktemp("study")
+    study = StoriesStudy(MICRO, Workshop(folder / "models", folder / "results"), tiny_truth())
+    with pytest.MonkeyPatch.context() as patch:
+        few = ("main", "k=32, n_y=1", "final-layer head", "frozen backbone")
+        patch.setattr("prism.recipes.reproduce.stories_results.VARIANTS", {name: VARIANTS[name] for name in few})
+        patch.setattr("prism.recipes.reproduce.stories_results.NUCLEI", (0.9,))
+        patch.setattr("prism.recipes.reproduce.stories_results.require_mauve", lambda: None)
+        patch.setattr("prism.evaluation.mauve.clustering", _nearness)
+        for name, make in results_of(study).items():
+            study.workshop.result(name, lambda make=make: make(study))  # type: ignore[misc]
+    return study
+
+
+def _nearness(written: np.ndarray, generated: np.ndarray, seed: int) -> Clustering:
+    """In place of mauve-text's, which need not be installed."""
+    assert written.shape == generated.shape
+    return Clustering(float(np.exp(-np.abs(written.mean(0) - generated.mean(0)).sum())), 0.0, 1)
+
+
+def _result(study: StoriesStudy, name: str) -> dict[str, Any]:
+    return json.loads((study.workshop.results / f"{name}.json").read_text())
+
+
+def test_every_method_is_tried_at_every_strength(study: StoriesStudy) -> None:
+    for steps in MICRO.steps[:2]:
+        rows = _result(study, f"sweep_{steps}")["rows"]
+        tuned = [row for row in rows if row["weights"] == "prism"]
+        assert len(tuned) == len([*training_free(steps), *prism(steps)])
+        assert len({row["name"] for row in rows}) == len(rows)
+        assert {row["weights"] for row in rows} == {"prism", "likelihood", "likelihood-twice"}
+        assert all(row["nfe"] == steps for row in tuned if row["method"] in ("vanilla", "prism", "p2-self"))
+
+
+def test_excess_is_over_the_truths_own_texts(study: StoriesStudy) -> None:
+    result = _result(study, f"sweep_{MICRO.steps[0]}")
+    for row in result["rows"]:
+        assert row["excess"] == pytest.approx(row["nll"] - result["truth"]["nll"], abs=1e-9)
+        assert row["excess_interval"][0] <= row["excess"] <= row["excess_interval"][1]
+
+
+def test_the_best_setting_is_no_duller_than_the_data() -> None:
+    rows = [{"nll": nll, "entropy": entropy} for nll, entropy in ((1.0, 3.0), (2.0, 4.95), (3.0, 5.1), (2.5, 4.96))]
+    assert best_of(rows, entropy=5.0)["nll"] == 2.0
+    assert best_of(rows, entropy=6.0)["entropy"] == 5.1
+
+
+def test_more_steps_take_the_strength_that_was_best_with_fewer(study: StoriesStudy) -> None:
+    swept, more = _result(study, "sweep_4"), _result(study, "methods_6")
+    best = {(row["method"], row["weights"]): row["sampling"] for row in best_rows(swept)}
+    assert len(more["rows"]) == len(best)
+    for row in more["rows"]:
+        fewer = best[row["method"], row["weights"]]
+        assert row["steps"] == 6
+        assert row["sampling"].get("nucleus") == fewer.get("nucleus")
+        if row["method"] == "prism":
+            assert row["sampling"]["eta"] == pytest.approx(min(1.0, fewer["eta"] * 4 / 6))
+
+
+def test_the_start_token_is_always_given(study: StoriesStudy) -> None:
+    held_out = study.held_out()
+    assert not held_out.free[:, 0].any()
+    assert held_out.free[:, 1:].all()
+    assert (held_out.tokens[:, 0] == study.truth.start).all()
+
+
+def test_the_held_out_texts_are_not_learned_from(study: StoriesStudy) -> None:
+    learned = {tuple(row) for row in study.corpus.tolist()}
+    assert not learned & {tuple(row) for row in study.held_out().tokens.tolist()}
+
+
+def test_remask_budgets_are_made_equal(study: StoriesStudy) -> None:
+    result = _result(study, "equal_remasks")
+    remasks = {row["method"]: row["remasks"] for row in result["rows"]}
+    assert remasks["prism"] == pytest.approx(result["target"])
+    assert remasks["p2-self"] == pytest.approx(result["target"])
+
+
+def test_knowledge_is_told_by_time(study: StoriesStudy) -> None:
+    result = _result(study, "knowledge")
+    run = result["runs"]["vanilla"]
+    assert run["tokens"] == sum(sum(curve["count"]) for curve in run["by_fifth_filled"])
+    assert set(result["detection"]["auroc"]) == {"quality", "own", "likelihood"}
+
+
+def test_mauve_is_told_of_every_run(study: StoriesStudy) -> None:
+    told = {row["name"] for row in _result(study, "mauve")["rows"]}
+    assert {row["name"] for row in _result(study, "sweep_3")["rows"]} <= told
+
+
+def test_the_report_shows_what_was_measured(study: StoriesStudy) -> None:
+    page = write_report(study.workshop.results).read_text()
+    for figure in ("steps.svg", "frontier.svg", "knowledge.svg"):
+        assert (study.workshop.results / figure).is_file()
+    for heading in (
+        "best setting",
+        "Likelihood and diversity",
+        "Does the head know",
+        "same number",
+        "One thing changed",
+    ):
+        assert heading in page
+    best = min(best_rows(_result(study, "sweep_3")), key=lambda row: row["nll"])
+    assert f"| {best['excess']:.3f} [" in page
