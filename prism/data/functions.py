@@ -70,7 +70,7 @@ def functions_of(source: str, package: str, path: str, selection: Selection) -> 
         return
     lines, imports = source.split("\n"), _imports(module)
     for name, node in _defined(module.body):
-        if not selection.undocumented and ast.get_docstring(node) is None:
+        if not selection.undocumented and not ast.get_docstring(node):
             continue
         if (text := _own_text(lines, node)) is not None:
             try:

@@ -99,6 +99,13 @@ def test_undocumented_ones_if_asked() -> None:
     assert extra.body == "\n    return dumps(given)"
 
 
+@pytest.mark.parametrize("docstring", ['""', '"""  """', 'f"{f}"', 'b"Doc."'])
+def test_an_empty_docstring_is_none(docstring: str) -> None:
+    source = f"def f(x):\n    {docstring}\n    return x + 1\n"
+    assert not found(source)
+    assert not found(source, Selection(undocumented=True))["f"].documented
+
+
 def test_long_bodies_go() -> None:
     body = "".join(f"    x = {n}\n" for n in range(5))
     source = f'def f():\n    """Doc."""\n{body}'
