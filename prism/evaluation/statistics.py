@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,10 +37,16 @@ def rate(successes: int, trials: int, z: float = 1.959964) -> Interval:
     return Interval(p, max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale))
 
 
+def _drawn(count: int, resamples: int, seed: int) -> Iterator[NDArray[np.int64]]:
+    """Which of `count` examples each resample holds, a row a resample, as many rows at a time as fit into a few megabytes."""
+    rng, at_once = np.random.default_rng(seed), max(1, (1 << 20) // count)
+    for first in range(0, resamples, at_once):
+        yield rng.integers(count, size=(min(at_once, resamples - first), count))
+
+
 def bootstrap_mean(values: NDArray[np.float64], *, resamples: int = 2000, seed: int = 0) -> Interval:
     """Percentile bootstrap of the mean over examples."""
-    rng = np.random.default_rng(seed)
-    means = np.array([rng.choice(values, len(values)).mean() for _ in range(resamples)])
+    means = np.concatenate([values[rows].mean(1) for rows in _drawn(len(values), resamples, seed)])
     low, high = np.quantile(means, [0.025, 0.975])
     return Interval(float(values.mean()), float(low), float(high))
 
@@ -49,18 +55,17 @@ def bootstrap_ratio(
     above: NDArray[np.float64], below: NDArray[np.int64], *, resamples: int = 2000, seed: int = 0
 ) -> Interval:
     """Percentile bootstrap of Σ above / Σ below over examples."""
-    rng = np.random.default_rng(seed)
-    drawn = (rng.integers(len(above), size=len(above)) for _ in range(resamples))
-    ratios = np.array([above[rows].sum() / max(below[rows].sum(), 1) for rows in drawn])
+    drawn = _drawn(len(above), resamples, seed)
+    ratios = np.concatenate([above[rows].sum(1) / below[rows].sum(1).clip(1) for rows in drawn])
     low, high = np.quantile(ratios, [0.025, 0.975])
     return Interval(float(above.sum() / below.sum()), float(low), float(high))
 
 
 def difference(a: NDArray[np.float64], b: NDArray[np.float64], *, resamples: int = 2000, seed: int = 0) -> Interval:
     """Mean of a - mean of b, of examples that have nothing to do with each other: each side is resampled on its own."""
-    rng = np.random.default_rng(seed)
-    gaps = np.array([rng.choice(a, len(a)).mean() - rng.choice(b, len(b)).mean() for _ in range(resamples)])
-    low, high = np.quantile(gaps, [0.025, 0.975])
+    sides = ((a, 2 * seed), (b, 2 * seed + 1))
+    means = [np.concatenate([side[rows].mean(1) for rows in _drawn(len(side), resamples, own)]) for side, own in sides]
+    low, high = np.quantile(means[0] - means[1], [0.025, 0.975])
     return Interval(float(a.mean() - b.mean()), float(low), float(high))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -32,18 +33,19 @@ MICRO = replace(
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> StoriesStudy:
+def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoriesStudy]:
     folder = tmp_path_factory.mktemp("study")
     study = StoriesStudy(MICRO, Workshop(folder / "models", folder / "results"), tiny_truth())
     with pytest.MonkeyPatch.context() as patch:
         few = ("main", "k=32, n_y=1", "final-layer head", "frozen backbone")
         patch.setattr("prism.recipes.reproduce.stories_results.VARIANTS", {name: VARIANTS[name] for name in few})
         patch.setattr("prism.recipes.reproduce.stories_results.NUCLEI", (0.9,))
+        patch.setattr("prism.recipes.reproduce.stories_results.TIMES", (2.56,))
         patch.setattr("prism.recipes.reproduce.stories_results.require_mauve", lambda: None)
         patch.setattr("prism.evaluation.mauve.clustering", _nearness)
         for name, make in results_of(study).items():
             study.workshop.result(name, lambda make=make: make(study))  # type: ignore[misc]
-    return study
+        yield study
 
 
 def _nearness(written: np.ndarray, generated: np.ndarray, seed: int) -> Clustering:
