@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from prism.recipes.reproduce.sudoku_report import table
+from prism.recipes.reproduce.report import table
 
 
 def write_report(results: Path) -> Path:

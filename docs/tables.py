@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from prism.recipes.reproduce.sudoku_report import percent, table
+from prism.recipes.reproduce.report import table
+from prism.recipes.reproduce.sudoku_report import percent
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)

@@ -154,6 +154,9 @@ def _readable(error: argparse.ArgumentError, parser: jsonargparse.ArgumentParser
         name = unknown[1].partition("=")[0]
         options = [option for action in parser._actions for option in action.option_strings]
         return f"{name} is not an option of {command}{suggestion(name, options)}; see {command} --help."
+    message = re.sub(
+        r"(?<=arguments are required: )\w[\w, ]*", lambda names: re.sub(r"\w+", r"--\g<0>", names[0]), message
+    )
     wrong = re.search(r'Parser key "([^"]+)": (.*)', message)
     if wrong:
         return f"--{wrong[1]}: {_expected(wrong[2])}"

@@ -23,7 +23,7 @@ from prism.recipes.reproduce import (
     sudoku_report,
     sudoku_results,
 )
-from prism.recipes.reproduce.functions import Base, FunctionsStudy
+from prism.recipes.reproduce.functions import FunctionsStudy
 from prism.recipes.reproduce.stories import StoriesStudy
 from prism.recipes.reproduce.sudoku import SCALES, SudokuStudy
 from prism.recipes.reproduce.workshop import Workshop
@@ -71,7 +71,7 @@ class Reproduction(Command):
             study.workshop.result(result, partial(make, study))
         page = report(study.workshop.results)
         console.print(f"figures and tables: {page}")
-        record = clock.record(f"reproduce {name}", self, seed=0)
+        record = clock.record(f"reproduce {name}", self, seed=0, device=study.device)
         show_record(record)
         return {"results": list(wanted), "page": str(page), "record": plain(record)}
 
@@ -110,22 +110,18 @@ class ReproduceFunctions(Reproduction):
     scale: str = "tiny"
     """full (one H200), or tiny (a CPU, seconds; it shows that everything runs and writes nonsense)."""
     base: str | None = None
-    """Folder or hub name of a Llama or Qwen2 with the same tokenizer, to adapt; a DiT is trained from scratch if left out."""
-    gguf: str | None = None
-    """A GGUF file in that folder to take the weights from."""
+    """Folder, hub name or GGUF file of a Llama or Qwen2 with the same tokenizer, to adapt; left out, a DiT is trained from
+    scratch."""
 
     def check(self) -> None:
         super().check()
         if importlib.util.find_spec("pyflakes") is None:  # or it would be missed when all is trained
             raise ValueError("Undefined names are found by pyflakes; run: pip install 'prism-mdm[code]'")
-        if self.gguf is not None and self.base is None:
-            raise ValueError("--gguf names a file in the folder of --base; give --base too.")
 
     def run(self) -> dict[str, Any]:
         scale = pick(self.scale, functions.SCALES, "scale")
-        base = None if self.base is None else Base(self.base)
-        study = FunctionsStudy(scale, self._workshop(f"functions-{self.scale}"), self.data, base)
-        settings = {"scale": scale, "base": base, "functions": study.corpus.manifest["splits"]}
+        study = FunctionsStudy(scale, self._workshop(f"functions-{self.scale}"), self.data, self.base)
+        settings = {"scale": scale, "base": self.base, "functions": study.corpus.manifest["splits"]}
         results, report = functions_results.results_of(study), functions_report.write_report
         return self._make("functions", study, results, report, settings)
 

@@ -126,6 +126,8 @@ class EvaluateText(_Generates):
                 raise ValueError(f"{flag} {value}: must be at least 1.")
         if self.texts is not None:
             self._check_nothing_about_sampling()
+            if not self.texts.is_file():
+                raise ValueError(f"--texts {self.texts}: no such file.")
         if self.encoder is not None and self.reference is None:
             raise ValueError("--encoder makes features for MAUVE; give --reference too.")
         if self.reference is not None:

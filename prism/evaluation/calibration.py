@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -124,6 +125,11 @@ class Reliability:
     def error(self) -> float:
         """Expected calibration error: the mean gap between the two, weighed by how many tokens it concerns."""
         return float((self.count * np.abs(self.predicted - self.observed)).sum() / max(1, self.count.sum()))
+
+    def summary(self) -> dict[str, Any]:
+        """What a results file holds."""
+        curve = {"predicted": self.predicted, "observed": self.observed, "count": self.count}
+        return {**{name: values.tolist() for name, values in curve.items()}, "ece": self.error}
 
 
 def reliability(predicted: Float[np.ndarray, " n"], observed: np.ndarray, bins: int = 20) -> Reliability:

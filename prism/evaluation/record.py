@@ -47,15 +47,23 @@ class Stopwatch:
         return time.perf_counter() - self._start
 
     def record(
-        self, command: str, settings: object, *, seed: int, model: torch.nn.Module | None = None, **about_model: Any
+        self,
+        command: str,
+        settings: object,
+        *,
+        seed: int,
+        model: torch.nn.Module | None = None,
+        device: torch.device | None = None,
+        **about_model: Any,
     ) -> Record:
+        """Device and type are those of the model; what ran without one, or with several, may name its device."""
         weights = list(model.parameters()) if model is not None else []
         parameter = max(weights, key=torch.Tensor.numel, default=None)
         return Record(
             command=command,
             settings=plain(settings),
             seed=seed,
-            device=_device_name(parameter.device if parameter is not None else torch.device("cpu")),
+            device=_device_name(device or (torch.device("cpu") if parameter is None else parameter.device)),
             dtype=str(parameter.dtype if parameter is not None else torch.get_default_dtype()).removeprefix("torch."),
             commit=_commit(),
             versions=_versions(),

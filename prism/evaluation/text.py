@@ -124,7 +124,8 @@ def distinct(rows: Rows, n: int) -> Interval:
     only_here = np.bincount(first[first == last], minlength=len(rows))
     left = len(grams) - np.bincount(row, minlength=len(rows))
     without = np.divide(len(kinds) - only_here, left, out=np.zeros(len(rows)), where=left > 0)
-    return jackknife(len(kinds) / len(grams), without)
+    found = jackknife(len(kinds) / len(grams), without)
+    return Interval(found.value, max(0.0, found.low), min(1.0, found.high))  # it is a share
 
 
 def repetition(rows: Rows, n: int) -> Float[np.ndarray, " n"]:

@@ -30,11 +30,13 @@ reproduce sudoku --only methods_50 | did you mean 'methods_51'
 reproduce sudoku --puzzles nowhere.csv | nowhere.csv
 reproduce sudoku --output {{f}}/empty.txt | that is a file
 reproduce sudoku --results {{f}}/empty.txt | that is a file
-reproduce functions | arguments are required: data
+reproduce functions | arguments are required: --data
+reproduce known-truth | arguments are required: --truth
+reproduce known-truth --truth nowhere.bin | nowhere.bin cannot be read
+evaluate text --texts nowhere.jsonl | nowhere.jsonl: no such file
 reproduce functions --data {{o}} | There is no folder
 reproduce functions --data {{f}} | manifest.json
 reproduce functions --data {{f}} --scale paper | choose from full, tiny
-reproduce functions --data {{f}} --gguf x.gguf | give --base too
 functions --output {{o}} | --packages
 functions --output {{o}} --packages nowhere | nowhere: no such file or folder
 functions --output {{o}} --packages {{f}}/empty.txt | no package in what was given

@@ -13,7 +13,7 @@ from wheels import write_packages
 from prism.cli import main
 from prism.models.hub import load_backbone, load_model
 from prism.models.llama import Llama
-from prism.recipes.reproduce.functions import SCALES, Base, FunctionsStudy
+from prism.recipes.reproduce.functions import SCALES, FunctionsStudy
 from prism.recipes.reproduce.functions_results import ORDERS, contenders
 from prism.recipes.reproduce.workshop import Workshop
 
@@ -93,14 +93,12 @@ def test_other_settings_are_refused(root: Path, capsys: pytest.CaptureFixture[st
 def test_a_causal_model_is_adapted(root: Path, tmp_path: Path) -> None:
     theirs("llama", vocab_size=320).save_pretrained(tmp_path / "causal")
     workshop = Workshop(tmp_path / "models", tmp_path / "results")
-    study = FunctionsStudy(TINY, workshop, root / "corpus", Base(str(tmp_path / "causal")))
+    study = FunctionsStudy(TINY, workshop, root / "corpus", str(tmp_path / "causal"))
     model = load_backbone(study.pretrained())
     assert isinstance(model, Llama)
     assert model.facts.mask_id == 320
     theirs("llama", vocab_size=100).save_pretrained(tmp_path / "small")
-    other = FunctionsStudy(
-        TINY, Workshop(tmp_path / "m", tmp_path / "r"), root / "corpus", Base(str(tmp_path / "small"))
-    )
+    other = FunctionsStudy(TINY, Workshop(tmp_path / "m", tmp_path / "r"), root / "corpus", str(tmp_path / "small"))
     with pytest.raises(ValueError, match="make them anew with its own tokenizer"):
         other.pretrained()
 

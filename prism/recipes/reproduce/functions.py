@@ -30,14 +30,13 @@ from prism.models.adapt import adapt, widening
 from prism.models.attach import PrismModel, attach
 from prism.models.backbone import Backbone
 from prism.models.dit import DiT, DiTConfig
-from prism.models.folding import for_sampling
 from prism.models.heads import BlockConfig, HeadConfig
-from prism.models.hub import load_backbone, load_model
+from prism.models.hub import load_backbone
 from prism.models.llama import Llama
-from prism.recipes.reproduce.workshop import Model, Workshop
+from prism.recipes.reproduce.workshop import Model, Workshop, on_cpu, on_gpu, to_sample
 from prism.recipes.sampling import Sampling
 from prism.sampling.draw import Draw
-from prism.training import Cosine, Optimisation, Precision
+from prism.training import Optimisation
 
 TEST_SEED = 2026
 
@@ -74,40 +73,20 @@ class Scale:
         return BlockConfig(hidden_size, heads=max(1, hidden_size // 64))
 
 
-def _on_gpu(steps: int, batch: int, **settings: Any) -> Optimisation:
-    every = max(1, steps // 10)
-    return Optimisation(
-        steps,
-        batch,
-        rate=Cosine(),
-        precision=Precision.BF16,
-        compile=True,
-        ema=0.999,
-        keep=1,
-        evaluate_every=every,
-        checkpoint_every=every,
-        **settings,
-    )
-
-
-def _on_cpu(steps: int, **settings: Any) -> Optimisation:
-    return Optimisation(steps, 8, rate=Cosine(), ema=0.9, evaluate_every=max(1, steps // 2), **settings)
-
-
 SCALES: dict[str, Scale] = {
     "full": Scale(
-        pretraining=_on_gpu(20_000, 256, lr=3e-4, warmup=500),
-        conditioning=_on_gpu(8_000, 256, lr=2e-4, warmup=200),
-        finetuning=_on_gpu(5_000, 256, lr=1e-4, warmup=200),
+        pretraining=on_gpu(20_000, 256, lr=3e-4, warmup=500),
+        conditioning=on_gpu(8_000, 256, lr=2e-4, warmup=200),
+        finetuning=on_gpu(5_000, 256, lr=1e-4, warmup=200),
         hidden_size=768,
         blocks=12,
         heads=12,
         loss=PrismLoss(k=8, regulariser=0.5, draw=Draw(nucleus=0.9)),
     ),
     "tiny": Scale(
-        pretraining=_on_cpu(6, lr=1e-3),
-        conditioning=_on_cpu(4, lr=1e-3),
-        finetuning=_on_cpu(4, lr=1e-3),
+        pretraining=on_cpu(6, 8, lr=1e-3),
+        conditioning=on_cpu(4, 8, lr=1e-3),
+        finetuning=on_cpu(4, 8, lr=1e-3),
         hidden_size=32,
         blocks=1,
         heads=2,
@@ -123,20 +102,10 @@ SCALES: dict[str, Scale] = {
 }
 
 
-@dataclass(frozen=True)
-class Base:
-    """A causal model to begin with."""
-
-    source: str
-    """A folder, hub name or GGUF file of a Llama or Qwen2."""
-    shifted: bool = True
-    """Whether token i goes on being predicted at position i - 1."""
-
-
 class FunctionsStudy:
     """The data, and the models by name, each made when it is first asked for."""
 
-    def __init__(self, scale: Scale, workshop: Workshop, data: Path, base: Base | None) -> None:
+    def __init__(self, scale: Scale, workshop: Workshop, data: Path, base: str | None) -> None:
         self.scale, self.workshop, self.base = scale, workshop, base
         self.corpus, self.tokens = FunctionCorpus.load(data), data / "tokens"
         self.tokenizer = load_tokenizer(self.tokens / "tokenizer")
@@ -191,10 +160,10 @@ class FunctionsStudy:
         torch.manual_seed(0)
         known = vocabulary_size(self.tokenizer)
         if self.base is not None:
-            adapted = adapt(self.base.source, shifted=self.base.shifted)
+            adapted = adapt(self.base, shifted=True)
             if adapted.facts.mask_id < known:
                 raise ValueError(
-                    f"{self.base.source} knows {adapted.facts.mask_id:,} tokens and the functions were written with {known:,}; "
+                    f"{self.base} knows {adapted.facts.mask_id:,} tokens and the functions were written with {known:,}; "
                     "make them anew with its own tokenizer: prism functions --tokenizer"
                 )
             return adapted.to(self.device)
@@ -235,15 +204,8 @@ class FunctionsStudy:
             self.scale.finetuning,
         )
 
-    @lru_cache(maxsize=2)  # noqa: B019 (a study lives as long as the process)
     def load(self, path: Path) -> Any:
-        """To sample from: on a GPU in bfloat16, as it was trained, and compiled."""
-        on_gpu = self.device.type == "cuda"
-        model = for_sampling(load_model(path, device=self.device), torch.bfloat16 if on_gpu else torch.float32)
-        if on_gpu:
-            torch.compiler.reset()
-            (model.backbone if isinstance(model, PrismModel) else model).compile(dynamic=False)
-        return model
+        return to_sample(path, self.device)
 
     @lru_cache(maxsize=64)  # noqa: B019
     def write(self, path: Path, sampling: Sampling, *, seed: int = 0) -> FunctionsRun:

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from prism.recipes.reproduce.sudoku_report import STYLE, Figure, Result, pick, table
+from prism.recipes.reproduce.report import STYLE, Figure, Result, Section, pick, table, write_page
 
 SHARES = {"sound": "sound %", "parses": "parses %", "defined": "no undefined names %", "trivial": "trivial %"}
 
 
 def write_report(results: Path) -> Path:
     """`results/*.json` drawn and tabled in `results/README.md`, with the figures beside it."""
-    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))}
-    sections = [section(found, results) for section in SECTIONS]
-    page = results / "README.md"
-    page.write_text(
+    about = (
         "# Python functions: results\n\nMade by `prism reproduce functions` from the JSON files beside this page. A body is "
-        "sound if it parses, uses no undefined name and does something; nothing was run. Intervals are 95 %.\n\n"
-        + "\n\n".join(filter(None, sections))
-        + "\n",
-        encoding="utf-8",
+        "sound if it parses, uses no undefined name and does something; nothing was run. Intervals are 95 %."
     )
-    return page
+    return write_page(results, about, SECTIONS)
 
 
 def share(row: Result, name: str) -> str:
@@ -125,4 +118,4 @@ def _training(found: dict[str, Result], results: Path) -> str:
     return f"## Training\n\n{table(['model', 'step chosen', 'held-out loss', 'seconds'], lines)}"
 
 
-SECTIONS: tuple[Callable[[dict[str, Result], Path], str], ...] = (_methods, _steps, _corrections, _training)
+SECTIONS: tuple[Section, ...] = (_methods, _steps, _corrections, _training)

@@ -26,16 +26,15 @@ from prism.losses.prism import Likelihood, PrismLoss
 from prism.models.attach import PrismModel, attach
 from prism.models.causal import Causal
 from prism.models.dit import DiT, DiTConfig
-from prism.models.folding import for_sampling
 from prism.models.heads import BlockConfig, FinalLayerConfig, HeadConfig
-from prism.models.hub import load_backbone, load_model
+from prism.models.hub import load_backbone
 from prism.recipes.known_truth import corpus
-from prism.recipes.reproduce.workshop import Workshop
+from prism.recipes.reproduce.workshop import Workshop, on_cpu, on_gpu, to_sample
 from prism.recipes.sampling import Sampling
 from prism.sampling.draw import Draw
 from prism.sampling.loop import Denoiser
 from prism.sampling.order import RandomOrder, TopProbability
-from prism.training import Cosine, Optimisation, Precision, Shuffled
+from prism.training import Optimisation, Shuffled
 
 CORPUS_SEED, HELD_OUT_SEED, TRUTH_SEED = 0, 1, 2
 
@@ -99,25 +98,6 @@ VARIANTS: dict[str, Variant] = {
 }
 
 
-def _on_gpu(steps: int, batch: int, **settings: Any) -> Optimisation:
-    return Optimisation(
-        steps,
-        batch,
-        rate=Cosine(),
-        precision=Precision.BF16,
-        compile=True,
-        ema=0.999,
-        keep=1,
-        evaluate_every=max(1, steps // 5),
-        checkpoint_every=max(1, steps // 5),
-        **settings,
-    )
-
-
-def _on_cpu(steps: int, **settings: Any) -> Optimisation:
-    return Optimisation(steps, 8, rate=Cosine(), ema=0.9, evaluate_every=max(1, steps // 2), **settings)
-
-
 SCALES: dict[str, Scale] = {
     "full": Scale(
         hidden_size=512,
@@ -126,9 +106,9 @@ SCALES: dict[str, Scale] = {
         length=256,
         sequences=1_228_800,  # 315M tokens
         held_out=1024,
-        pretraining=_on_gpu(12_000, 512, lr=1e-3, muon_lr=3e-3, warmup=300),
-        finetuning=_on_gpu(3_000, 256, lr=1.5e-4, warmup=100),
-        ablation=_on_gpu(800, 256, lr=1.5e-4, warmup=50),
+        pretraining=on_gpu(12_000, 512, lr=1e-3, muon_lr=3e-3, warmup=300),
+        finetuning=on_gpu(3_000, 256, lr=1.5e-4, warmup=100),
+        ablation=on_gpu(800, 256, lr=1.5e-4, warmup=50),
         samples=2_000,
         at_once=500,
         steps=(16, 32, 64, 128, 256),
@@ -140,9 +120,9 @@ SCALES: dict[str, Scale] = {
         length=16,
         sequences=64,
         held_out=16,
-        pretraining=_on_cpu(20, lr=3e-3, muon_lr=1e-2),
-        finetuning=_on_cpu(6, lr=1e-3),
-        ablation=_on_cpu(2, lr=1e-3),
+        pretraining=on_cpu(20, 8, lr=3e-3, muon_lr=1e-2),
+        finetuning=on_cpu(6, 8, lr=1e-3),
+        ablation=on_cpu(2, 8, lr=1e-3),
         samples=6,
         at_once=4,
         steps=(4, 8),
@@ -220,15 +200,8 @@ class StoriesStudy:
         examples = lambda: self._examples(100)  # noqa: E731
         return self.workshop.model(name, make, variant.loss, examples, self.held_out, settings)
 
-    @lru_cache(maxsize=2)  # noqa: B019
     def load(self, path: Path, *, compiled: bool = True) -> Any:
-        """To sample from: on a GPU in bfloat16, as it was trained."""
-        on_gpu = self.device.type == "cuda"
-        model = for_sampling(load_model(path, device=self.device), torch.bfloat16 if on_gpu else torch.float32)
-        if on_gpu and compiled:
-            torch.compiler.reset()  # or the eighth model would be refused and run uncompiled
-            (model.backbone if isinstance(model, PrismModel) else model).compile(dynamic=False)
-        return model
+        return to_sample(path, self.device, compiled=compiled)
 
     def write(self, model: Denoiser, sampling: Sampling, *, samples: int | None = None) -> TextRun:
         assert sampling.steps is not None

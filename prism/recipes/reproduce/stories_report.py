@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from prism.recipes.reproduce.report import STYLE, Figure, Result, Section, table, write_page
 from prism.recipes.reproduce.stories_results import best_of
-from prism.recipes.reproduce.sudoku_report import STYLE, Figure, Result, table
-
-MORE_STYLE = {
-    "mdlm": ("0.2", ":"),
-    "remdm-rescale": ("tab:olive", "--"),
-    "forward-backward": ("tab:brown", "-"),
-    "dfm": ("tab:pink", "-"),
-    "p2-joint": ("tab:purple", ":"),
-}
 
 
 def write_report(results: Path) -> Path:
     """`results/*.json` drawn and tabled in `results/README.md`, with the figures beside it."""
-    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))}
-    sections = [section(found, results) for section in SECTIONS]
-    page = results / "README.md"
-    page.write_text(
+    about = (
         "# Text whose truth is known: results\n\nMade by `prism reproduce known-truth` from the JSON files beside this page; "
         "every one of them holds the record of its run. *Excess* is -log p under the truth, in nats a token, above what the "
-        "truth's own texts have; *entropy* is that of a text's unigrams. Intervals are 95 %, over samples.\n\n"
-        + "\n\n".join(filter(None, sections))
-        + "\n",
-        encoding="utf-8",
+        "truth's own texts have; *entropy* is that of a text's unigrams. Intervals are 95 %, over samples."
     )
-    return page
+    return write_page(results, about, SECTIONS)
 
 
 def _label(row: Result) -> str:
@@ -39,7 +24,7 @@ def _label(row: Result) -> str:
 
 
 def _style(label: str) -> tuple[str, str]:
-    return (STYLE | MORE_STYLE).get(label, STYLE.get(label.split(" ")[0], ("0.6", "-")))
+    return STYLE[label.split(" ")[0]]
 
 
 def _number(row: Result, name: str) -> str:
@@ -48,11 +33,8 @@ def _number(row: Result, name: str) -> str:
 
 
 def _by_steps(found: dict[str, Result]) -> dict[int, Result]:
-    of = {int(name.split("_")[1]): result for name, result in found.items() if name.split("_")[0] in SWEPT}
-    return dict(sorted(of.items()))
-
-
-SWEPT = ("sweep", "methods")
+    of = {name.partition("_"): result for name, result in found.items()}
+    return dict(sorted((int(steps), result) for (kind, _, steps), result in of.items() if kind in ("sweep", "methods")))
 
 
 def best_rows(result: Result) -> list[Result]:
@@ -184,7 +166,7 @@ def _knowledge(found: dict[str, Result], results: Path) -> str:
     )
 
 
-def _listed(name: str, title: str, about: str) -> Callable[[dict[str, Result], Path], str]:
+def _listed(name: str, title: str, about: str) -> Section:
     def section(found: dict[str, Result], results: Path) -> str:
         if name not in found:
             return ""
@@ -221,7 +203,7 @@ def _training(found: dict[str, Result], results: Path) -> str:
     )
 
 
-SECTIONS: tuple[Callable[[dict[str, Result], Path], str], ...] = (
+SECTIONS: tuple[Section, ...] = (
     _training,
     _main,
     _frontier,

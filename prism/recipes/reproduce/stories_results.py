@@ -146,7 +146,7 @@ def _slug(name: str) -> str:
 
 
 def mauve_scores(study: StoriesStudy) -> dict[str, Any]:
-    """MAUVE of every run so far against the truth's own texts, from the features that were kept."""
+    """MAUVE of every run so far against the truth's own texts, from the features that were kept; delete its file after more."""
     require_mauve()
     clock, own = Stopwatch(), study.features(study.own().tokens)
     ceiling = study.features(study.own(seed=7).tokens)
@@ -197,8 +197,10 @@ def knowledge(study: StoriesStudy) -> dict[str, Any]:
         by_time = [(low / 5 <= seen.filled) & (seen.filled < (low + 1) / 5 + (low == 4)) for low in range(5)]
         found[name] = {
             "tokens": len(seen.quality),
-            "against_likelihood": _curve(seen.quality, seen.likelihood),
-            "by_fifth_filled": [_curve(seen.quality[part], seen.likelihood[part]) for part in by_time if part.any()],
+            "against_likelihood": reliability(seen.quality, seen.likelihood).summary(),
+            "by_fifth_filled": [
+                reliability(seen.quality[part], seen.likelihood[part]).summary() for part in by_time if part.any()
+            ],
             "scatter": {
                 part: np.round(getattr(seen, part)[:2000], 4).tolist() for part in ("quality", "entropy", "likelihood")
             },
@@ -214,16 +216,6 @@ def _witnessed(study: StoriesStudy, model: Any, sampling: Sampling, steps: int) 
     noise = Noise.rows(0, count, device=study.device)
     generate(model, state, sampling.build_policy(), steps=steps, noise=noise, draw=sampling.build_draw(), watch=witness)
     return witness.judgements()
-
-
-def _curve(predicted: np.ndarray, observed: np.ndarray) -> dict[str, Any]:
-    found = reliability(predicted, observed)
-    return {
-        "predicted": found.predicted.tolist(),
-        "observed": found.observed.tolist(),
-        "count": found.count.tolist(),
-        "ece": found.error,
-    }
 
 
 @torch.no_grad()
@@ -244,7 +236,7 @@ def _detection(study: StoriesStudy, model: Any) -> dict[str, Any]:
         "tokens": len(right),
         "right": float(right.mean()),
         "auroc": {name: auroc(score.double().cpu().numpy(), right) for name, score in scores.items()},
-        "against_truth": _curve(scores["quality"].double().cpu().numpy(), right),
+        "against_truth": reliability(scores["quality"].double().cpu().numpy(), right).summary(),
     }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,15 @@ from prism.losses.masking import Batch
 from prism.losses.prism import Likelihood, PrismLoss
 from prism.models.attach import PrismModel, attach
 from prism.models.dit import DiT, DiTConfig
-from prism.models.folding import for_sampling
 from prism.models.heads import BlockConfig, FinalLayerConfig, HeadConfig, ProjectionConfig
-from prism.models.hub import load_backbone, load_model
+from prism.models.hub import load_backbone
 from prism.recipes import sudoku as recipe
-from prism.recipes.reproduce.workshop import Model, Workshop
+from prism.recipes.reproduce.workshop import Model, Workshop, on_cpu, on_gpu, to_sample
 from prism.recipes.sampling import Sampling
 from prism.sampling.draw import Draw
 from prism.sampling.loop import Denoiser
 from prism.sampling.order import TopProbability
-from prism.training import Cosine, Optimisation, Precision, Shuffled
+from prism.training import Optimisation, Shuffled
 
 BOARD_SEED, PUZZLE_SEED = 0, 2026
 
@@ -99,49 +98,30 @@ def _model(hidden_size: int, blocks: int, heads: int) -> DiTConfig:
     )
 
 
-def _on_gpu(steps: int, batch: int, **settings: Any) -> Optimisation:
-    return Optimisation(
-        steps,
-        batch,
-        rate=Cosine(),
-        precision=Precision.BF16,
-        compile=True,
-        ema=0.999,
-        keep=1,
-        evaluate_every=max(1, steps // 10),
-        checkpoint_every=max(1, steps // 10),
-        **settings,
-    )
-
-
-def _on_cpu(steps: int, **settings: Any) -> Optimisation:
-    return Optimisation(steps, 32, rate=Cosine(), ema=0.9, evaluate_every=max(1, steps // 2), **settings)
-
-
 SCALES: dict[str, Scale] = {
     "paper": Scale(
         model=_model(512, 8, 8),
         other=_model(192, 8, 6),
-        pretraining=_on_gpu(25_000, 1024, lr=1e-3, muon_lr=3e-3, warmup=300),
-        finetuning=_on_gpu(20_000, 256, lr=3e-4, warmup=200),
-        ablation=_on_gpu(3_000, 256, lr=3e-4, warmup=100),
-        short=_on_gpu(8_000, 256, lr=1e-3, muon_lr=3e-3, warmup=300),
+        pretraining=on_gpu(25_000, 1024, lr=1e-3, muon_lr=3e-3, warmup=300),
+        finetuning=on_gpu(20_000, 256, lr=3e-4, warmup=200),
+        ablation=on_gpu(3_000, 256, lr=3e-4, warmup=100),
+        short=on_gpu(8_000, 256, lr=1e-3, muon_lr=3e-3, warmup=300),
     ),
     "small": Scale(
         model=_model(192, 8, 6),
         other=_model(128, 6, 4),
-        pretraining=_on_gpu(20_000, 1024, lr=1e-3, muon_lr=3e-3, warmup=300),
-        finetuning=_on_gpu(5_000, 1024, lr=3e-4, warmup=200),
-        ablation=_on_gpu(2_000, 512, lr=3e-4, warmup=100),
-        short=_on_gpu(4_000, 512, lr=1e-3, muon_lr=3e-3, warmup=300),
+        pretraining=on_gpu(20_000, 1024, lr=1e-3, muon_lr=3e-3, warmup=300),
+        finetuning=on_gpu(5_000, 1024, lr=3e-4, warmup=200),
+        ablation=on_gpu(2_000, 512, lr=3e-4, warmup=100),
+        short=on_gpu(4_000, 512, lr=1e-3, muon_lr=3e-3, warmup=300),
     ),
     "tiny": Scale(
         model=_model(48, 2, 2),
         other=_model(32, 1, 2),
-        pretraining=_on_cpu(60, lr=3e-3, muon_lr=1e-2),
-        finetuning=_on_cpu(20, lr=1e-3),
-        ablation=_on_cpu(4, lr=1e-3),
-        short=_on_cpu(10, lr=3e-3, muon_lr=1e-2),
+        pretraining=on_cpu(60, 32, lr=3e-3, muon_lr=1e-2),
+        finetuning=on_cpu(20, 32, lr=1e-3),
+        ablation=on_cpu(4, 32, lr=1e-3),
+        short=on_cpu(10, 32, lr=3e-3, muon_lr=1e-2),
         boards=256,
         validation=32,
         puzzles=8,
@@ -247,15 +227,8 @@ class SudokuStudy:
             for policy in ("vanilla", "random", "remdm-conf-topk", "p2-self", "prism")
         }
 
-    @lru_cache(maxsize=2)  # noqa: B019 (a study lives as long as the process)
     def load(self, path: Path, *, compiled: bool = True) -> Any:
-        """To sample from: on a GPU in bfloat16, as it was trained, and compiled unless many shapes will be asked of it."""
-        on_gpu = self.device.type == "cuda"
-        model = for_sampling(load_model(path, device=self.device), torch.bfloat16 if on_gpu else torch.float32)
-        if on_gpu and compiled:
-            torch.compiler.reset()  # or the eighth model would be refused and run uncompiled
-            (model.backbone if isinstance(model, PrismModel) else model).compile(dynamic=False)
-        return model
+        return to_sample(path, self.device, compiled=compiled)
 
     def solve(self, model: Denoiser, puzzles: np.ndarray, sampling: Sampling, *, seed: int = 0) -> SudokuRun:
         return evaluate_sudoku(

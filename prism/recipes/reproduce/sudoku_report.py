@@ -2,57 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from prism.evaluation.statistics import rate
+from prism.recipes.reproduce.report import STYLE, Figure, Result, Section, pick, table, write_page
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-Result = dict[str, Any]
-STYLE = {
-    "vanilla": ("0.45", "--"),
-    "random": ("tab:green", "-"),
-    "remdm-cap": ("tab:olive", "-"),
-    "remdm-loop": ("tab:olive", ":"),
-    "remdm-conf": ("tab:cyan", "-"),
-    "remdm-conf-topk": ("tab:blue", "-"),
-    "p2-self": ("tab:purple", "-"),
-    "prism": ("tab:red", "-"),
-    "prism-likelihood": ("tab:orange", "-"),
-    "prism-entropy": ("tab:orange", ":"),
-}
 SETS = {"own": "our puzzles", "paper": "the paper's puzzles"}
 
 
 def write_report(results: Path) -> Path:
     """`results/*.json` drawn and tabled in `results/README.md`, with the figures beside it."""
-    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))}
-    sections = [section(found, results) for section in SECTIONS]
-    page = results / "README.md"
-    page.write_text(
+    about = (
         "# Sudoku: results\n\nMade by `prism reproduce sudoku` from the JSON files beside this page; every one of them holds "
-        "the record of its run. Intervals are 95 %.\n\n" + "\n\n".join(filter(None, sections)) + "\n",
-        encoding="utf-8",
+        "the record of its run. Intervals are 95 %."
     )
-    return page
-
-
-def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
+    return write_page(results, about, SECTIONS)
 
 
 def percent(row: Result) -> str:
     low, high = row["success_interval"]
     return f"{100 * row['success_rate']:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
-
-
-def pick(rows: Sequence[Result], **wanted: object) -> list[Result]:
-    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
 
 
 def main_table(found: dict[str, Result]) -> str:
@@ -383,36 +353,7 @@ def _blend(quality: float) -> tuple[float, float, float]:
     return red, green, blue
 
 
-class Figure:
-    """Panels side by side, saved as SVG without a date so that the same results give the same file."""
-
-    def __init__(self, path: Path, panels: int, size: tuple[float, float] | None = None) -> None:
-        import matplotlib
-
-        matplotlib.use("agg")
-        from matplotlib import pyplot
-
-        self.path = path
-        with matplotlib.rc_context({"svg.hashsalt": "prism"}):
-            self.figure, axes = pyplot.subplots(
-                1, panels, figsize=size or (4.2 * panels, 3.4), squeeze=False, layout="constrained"
-            )
-        self.axes: list[Axes] = list(axes[0])
-
-    def __enter__(self) -> list[Axes]:
-        return self.axes
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        import matplotlib
-        from matplotlib import pyplot
-
-        if kind is None:
-            with matplotlib.rc_context({"svg.hashsalt": "prism"}):
-                self.figure.savefig(self.path, metadata={"Date": None})
-        pyplot.close(self.figure)
-
-
-SECTIONS: tuple[Callable[[dict[str, Result], Path], str], ...] = (
+SECTIONS: tuple[Section, ...] = (
     _main,
     _fine_tuning,
     _steps,

@@ -163,9 +163,9 @@ def knowledge(study: SudokuStudy) -> dict[str, Any]:
         found[name] = {
             "tokens": len(seen.quality),
             "right": float(seen.right.mean()),
-            "against_likelihood": _curve(seen.quality, seen.likelihood),
-            "against_truth": _curve(seen.quality, seen.right),
-            "likelihood_against_truth": _curve(seen.likelihood, seen.right),
+            "against_likelihood": reliability(seen.quality, seen.likelihood).summary(),
+            "against_truth": reliability(seen.quality, seen.right).summary(),
+            "likelihood_against_truth": reliability(seen.likelihood, seen.right).summary(),
             "auroc": {score: _finds(seen, score) for score in ("quality", "own", "confidence", "likelihood")},
         }
     record = clock.record("reproduce sudoku", study.scale, seed=0, model=model)
@@ -180,16 +180,6 @@ def _witnessed(study: SudokuStudy, model: Any, sampling: Sampling) -> Judgements
     noise = Noise.rows(0, count, device=study.device)
     generate(model, state, sampling.build_policy(), steps=study.scale.blanks, noise=noise, watch=witness)
     return witness.judgements()
-
-
-def _curve(predicted: np.ndarray, observed: np.ndarray) -> dict[str, Any]:
-    found = reliability(predicted, observed)
-    return {
-        "predicted": found.predicted.tolist(),
-        "observed": found.observed.tolist(),
-        "count": found.count.tolist(),
-        "ece": found.error,
-    }
 
 
 def _finds(seen: Judgements, score: str) -> dict[str, Any]:

@@ -10,9 +10,11 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file
 
 from prism.evaluation.record import Stopwatch, plain, write_json
@@ -21,14 +23,49 @@ from prism.losses.masking import Batch
 from prism.models.attach import PrismModel
 from prism.models.backbone import Backbone
 from prism.models.folder import Folder, write_tensors
-from prism.models.hub import save_backbone, save_model
+from prism.models.folding import for_sampling
+from prism.models.hub import load_model, save_backbone, save_model
 from prism.noise import Noise
 from prism.recipes.training import held_out_loss
 from prism.sampling.loop import Denoiser
-from prism.training import Examples, Optimisation, train
+from prism.training import Cosine, Examples, Optimisation, Precision, train
 
 Model = Backbone | PrismModel
 LossFunction = Callable[[Denoiser, Batch, int, Noise], Loss]
+
+
+def on_gpu(steps: int, batch: int, **settings: Any) -> Optimisation:
+    """How models of a size that matters are trained."""
+    every = max(1, steps // 10)
+    return Optimisation(
+        steps,
+        batch,
+        rate=Cosine(),
+        precision=Precision.BF16,
+        compile=True,
+        ema=0.999,
+        keep=1,
+        evaluate_every=every,
+        checkpoint_every=every,
+        **settings,
+    )
+
+
+def on_cpu(steps: int, batch: int, **settings: Any) -> Optimisation:
+    """How models are trained that only show that everything runs."""
+    return Optimisation(steps, batch, rate=Cosine(), ema=0.9, evaluate_every=max(1, steps // 2), **settings)
+
+
+@lru_cache(maxsize=2)
+def to_sample(path: Path, device: torch.device, *, compiled: bool = True) -> Any:
+    """A workshop's model to sample from: on a GPU in bfloat16, as it was trained, and compiled unless many shapes will be asked
+    of it."""
+    on_gpu = device.type == "cuda"
+    model = for_sampling(load_model(path, device=device), torch.bfloat16 if on_gpu else torch.float32)
+    if on_gpu and compiled:
+        torch.compiler.reset()  # or the eighth model would be refused and run uncompiled
+        (model.backbone if isinstance(model, PrismModel) else model).compile(dynamic=False)
+    return model
 
 
 class Choice:
