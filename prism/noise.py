@@ -33,6 +33,7 @@ def _signed(unsigned: int) -> int:
 
 
 _GOLDEN = _signed(0x9E3779B97F4A7C15)
+_GOLDEN_INVERSE = _signed(pow(0x9E3779B97F4A7C15, -1, 1 << 64))
 _FIRST = _signed(0xBF58476D1CE4E5B9)
 _SECOND = _signed(0x94D049BB133111EB)
 
@@ -50,7 +51,9 @@ def _mix(x: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
 def _absorb(state: Int[Tensor, "..."], coordinate: Int[Tensor, "..."] | int) -> Int[Tensor, "..."]:
     if isinstance(coordinate, int):
         return _mix(state + _signed((coordinate + 1) * _GOLDEN % (1 << 64)))
-    return _mix(state + (coordinate + 1) * _GOLDEN)
+    # state + (coordinate + 1) · golden; as a product of the sum, because torch.compile takes a coordinate that is an arange for
+    # an index and would multiply it by the 64-bit constant in 32 bits
+    return _mix((state * _GOLDEN_INVERSE + (coordinate + 1)) * _GOLDEN)
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,7 @@ class Noise:
     def uniform(self, purpose: Purpose, length: int) -> Float[Tensor, "b l"]:
         """Float64 uniforms in (0, 1), one per position."""
         stream = _absorb(_absorb(self.keys, self.step), int(purpose))
-        # by way of float64: the compiler takes a plain arange for an index, and multiplies it by 64-bit constants in 32 bits
-        positions = torch.arange(length, dtype=torch.float64, device=self.keys.device).long()
+        positions = torch.arange(length, device=self.keys.device)
         bits = _shift_right(_absorb(stream[:, None], positions[None, :]), 12)
         return (bits.double() + 0.5) * 2.0**-52  # 53 bits with the half: exact in float64, never 0 and never 1
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
+from types import FunctionType
+from typing import cast
 
 import torch
 from jaxtyping import Bool
@@ -35,12 +37,11 @@ class Prepared:
     """A sampler to be called again and again: `prepared(state, noise)` is `generate(model, state, policy, noise=noise, …)`.
 
     A batch of another shape is prepared for anew, which costs four steps. `compiled` makes one compiled piece of the step
-    first: fewer and larger kernels, for a minute of compiling; on a GPU only, because torch 2.13's compiler for CPUs gets the
-    64-bit arithmetic of `Noise` wrong.
+    first: fewer and larger kernels, for a minute of compiling.
 
-    On a GPU nothing waits for the device inside a run. So how many tokens a step writes cannot be asked; there is room for
+    On a GPU, and in a compiled piece, nothing waits for the device inside a run. So how many tokens a step writes cannot be asked; there is room for
     several times the even pace, and a run that needed more, which only its end tells, is done again with more room. `waits`
-    says whether to ask after all; if left out, that is on a CPU.
+    says whether to ask after all; if left out, that is in plain steps on a CPU.
     """
 
     def __init__(
@@ -92,9 +93,7 @@ class Prepared:
     def _prepare(self, asked: _Running) -> None:
         self._running = _copied(asked)
         on_gpu = asked.noise.keys.is_cuda
-        if self.compiled and not on_gpu:
-            raise ValueError("compiled=True works on a GPU only; leave it out, or move model and state to one.")
-        waits = not on_gpu if self.waits is None else self.waits
+        waits = not (on_gpu or self.compiled) if self.waits is None else self.waits
         room = None if waits else self.room
 
         def again() -> None:
@@ -104,7 +103,7 @@ class Prepared:
             _, done = turn(self.model, self.policy, *parts, room=room)
             _write(running.progress, done)
 
-        work = torch.compile(again, fullgraph=True, dynamic=False) if self.compiled else again
+        work = torch.compile(_of_its_own(again), fullgraph=True, dynamic=False) if self.compiled else again
         self._again = _recorded(work) if on_gpu else work
 
 
@@ -136,6 +135,13 @@ def _recorded(work: Callable[[], None]) -> Callable[[], None]:
         return record(work)
     finally:
         torch.set_autocast_cache_enabled(caching)
+
+
+def _of_its_own(work: Callable[[], None]) -> Callable[[], None]:
+    """torch.compile remembers what it compiled by code object and gives up after eight; every sampler gets one of its own."""
+    assert isinstance(work, FunctionType)
+    own = FunctionType(work.__code__.replace(), work.__globals__, work.__name__, work.__defaults__, work.__closure__)
+    return cast("Callable[[], None]", own)
 
 
 def _tensors(thing: object) -> Iterator[Tensor]:
