@@ -21,7 +21,8 @@ from torch.nn import functional as F
 from prism.models.attach import PrismModel, attach
 from prism.models.backbone import Backbone, Cache
 from prism.models.dit import DiT, DiTBlock, ModulatedNorm, Rotation, attention
-from prism.state import Hidden, Mask, Tokens
+from prism.models.heads import BlockHead, QualityHead
+from prism.state import Hidden, Mask, Scores, Tokens
 
 Model = Backbone | PrismModel
 
@@ -37,6 +38,8 @@ def for_sampling(model: Model, dtype: torch.dtype) -> Model:
         judged = attach(folded, model.head_config)
         assert judged.quality_head is not None
         judged.quality_head.load_state_dict(model.quality_head.state_dict())
+        if isinstance(judged.quality_head, BlockHead):
+            judged.quality_head = FoldedBlockHead(judged.quality_head, dtype)
         return judged.eval()
     if _folds(model):
         return FoldedDiT(model, dtype).eval()
@@ -99,6 +102,23 @@ class _FoldedBlock(nn.Module):
 
     def _norm(self, x: Float[Tensor, "b l d"]) -> Float[Tensor, "b l d"]:
         return F.layer_norm(x, x.shape[-1:]).to(self.qkv.weight.dtype)
+
+
+class FoldedBlockHead(QualityHead):
+    """The block as one of the backbone's, the score in float32."""
+
+    def __init__(self, head: BlockHead, dtype: torch.dtype) -> None:
+        super().__init__()
+        last = head.output_layer
+        shift, scale = last.adaLN_modulation(head.condition)[0].chunk(2)
+        self.norm_scale, self.norm_shift = _kept((last.norm_final.weight * (1 + scale)).float()), _kept(shift.float())
+        self.rotary = deepcopy(head.rotary)
+        self.block = _FoldedBlock(head.block, head.condition, dtype)
+        self.score = _linear(last.linear.weight, last.linear.bias, torch.float32)
+
+    def forward(self, hidden: Hidden, attend: Mask | None = None) -> Scores:
+        mixed = self.block(hidden, self.rotary(hidden.shape[1]), attend)
+        return self.score(F.layer_norm(mixed, mixed.shape[-1:], self.norm_scale, self.norm_shift))[..., 0]
 
 
 def gelu_of(linear: nn.Linear, x: Float[Tensor, "b l d"]) -> Float[Tensor, "b l e"]:

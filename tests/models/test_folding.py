@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import prism
-from prism.models.folding import FoldedDiT, for_sampling, gelu_of
+from prism.models.folding import FoldedBlockHead, FoldedDiT, for_sampling, gelu_of
+from prism.models.heads import HeadConfig
 
 
 def dit(*, learned_positions: bool = False, time_conditioning: bool = False) -> prism.DiT:
@@ -27,10 +28,12 @@ def dit(*, learned_positions: bool = False, time_conditioning: bool = False) -> 
 
 @pytest.mark.parametrize("learned_positions", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
-def test_a_folded_model_says_the_same(learned_positions: bool, padded: bool) -> None:
-    model = prism.attach(dit(learned_positions=learned_positions), prism.FinalLayerConfig(24), tune_backbone=True)
+@pytest.mark.parametrize("head", [prism.FinalLayerConfig(24), prism.BlockConfig(24, heads=2)])
+def test_a_folded_model_says_the_same(learned_positions: bool, padded: bool, head: HeadConfig) -> None:
+    model = prism.attach(dit(learned_positions=learned_positions), head, tune_backbone=True)
     assert model.quality_head is not None
-    torch.nn.init.normal_(model.quality_head.output_layer.linear.weight)
+    for weight in model.quality_head.parameters():
+        torch.nn.init.normal_(weight, std=0.2)
     folded = for_sampling(model.eval(), torch.float32)
     assert isinstance(folded, prism.PrismModel)
     assert isinstance(folded.backbone, FoldedDiT)
@@ -43,6 +46,16 @@ def test_a_folded_model_says_the_same(learned_positions: bool, padded: bool) -> 
         torch.testing.assert_close(
             found.quality_logits[everywhere], expected.quality_logits[everywhere], atol=2e-5, rtol=1e-5
         )
+
+
+def test_a_folded_block_head_is_as_coarse_as_its_backbone() -> None:
+    model = prism.attach(dit(), prism.BlockConfig(24, heads=2)).eval()
+    folded = for_sampling(model, torch.bfloat16)
+    assert isinstance(folded, prism.PrismModel)
+    head = folded.quality_head
+    assert isinstance(head, FoldedBlockHead)
+    assert head.block.qkv.weight.dtype == torch.bfloat16
+    assert head.score.weight.dtype == torch.float32
 
 
 def test_gelu_in_one_operation() -> None:
