@@ -243,6 +243,55 @@ def test_proposition_2(k: int, order: Order) -> None:
     assert (learned - world.quality)[exact.asked].abs().max() > 5 * CLOSE
 
 
+def enumerate_two_rounds(world: World, drawer: Tabulated) -> Exact:
+    """One token after another, the second drawn by a model that sees the first; half of the rows stop after one."""
+    table = drawer.table.log_softmax(-1).exp()
+    base, length = world.size + 1, world.length
+    hits = torch.zeros(base**length, length, world.size, dtype=torch.float64)
+    labels = torch.zeros(base**length, length, dtype=torch.float64)
+
+    def written(z: Tensor, left: list[int]) -> list[tuple[Tensor, int, float]]:
+        """Every way to draw one of the masks, with its probability."""
+        f, ways = table[context_index(z[None], base)[0]], []
+        for i, v in itertools.product(left, range(world.size)):
+            y = z.clone()
+            y[i] = v
+            ways.append((y, i, float(f[i, v]) / len(left)))
+        return ways
+
+    def count(x: Tensor, y: Tensor, chosen: list[int], weight: float) -> None:
+        for i in chosen:
+            index = context_index(y[None], base)[0]
+            hits[index, i, x[i]] += weight / len(chosen)
+            labels[index, i] += weight
+
+    for x, p in zip(world.oracle.worlds, world.oracle.log_joint.exp().tolist(), strict=True):
+        for places in itertools.chain(*(itertools.combinations(range(length), n) for n in range(1, length + 1))):
+            z = x.clone()
+            z[list(places)] = world.mask
+            of_z = p / ((length + 1) * math.comb(length, len(places)))
+            for y, i, once in written(z, list(places)):
+                count(x, y, [i], of_z * once * (1.0 if len(places) == 1 else 0.5))
+                for w, j, again in written(y, [place for place in places if place != i]):
+                    count(x, w, [i, j], of_z * once * again * 0.5)
+    mass = hits.sum(-1)
+    return Exact(mass, hits / mass.clamp_min(1e-300)[..., None], labels)
+
+
+def test_written_in_rounds() -> None:
+    """The minimiser is p(x^i = y^i | y) under the process that wrote y, which is not that of tokens drawn at once."""
+    world = THREE
+    exact = enumerate_two_rounds(world, world.imperfect)
+    model = Table(world.imperfect)
+    loss = PrismLoss(k=1, rounds=2, regulariser=0.0, masking=ByCount())
+    learned = train(world, model, loss, model.quality).sigmoid()
+    wanted = exact.quality(world.contexts)
+    check(learned, wanted, exact)
+    at_once = world.oracle.averaged_quality(world.contexts, 2, world.imperfect, any_set(2, world.mask))
+    assert (wanted - at_once)[exact.asked].abs().max() > 2 * CLOSE
+    assert (wanted - world.quality)[exact.asked].abs().max() > 2 * CLOSE
+
+
 def test_the_likelihood_variant_learns_the_full_conditional() -> None:
     """Cross-entropy instead of BCE: p(x^i = · | y ⊕ m_i), for every token and not only the one that stands there."""
     world = THREE

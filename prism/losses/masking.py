@@ -77,13 +77,19 @@ class ByCount(Masking):
 
 @dataclass(frozen=True)
 class ByProbability(Masking):
-    """t ~ Unif[floor, 1], then every token with probability t (process 2).
+    """t ~ Unif[floor, most], then every token with probability t (process 2).
 
-    `floor` keeps 1/t weights finite; MDLM and PRISM use 1e-3.
+    `floor` keeps 1/t weights finite; MDLM and PRISM use 1e-3. `most` below 1 is for work that never starts from masks alone:
+    a Sudoku of 30 clues has 63 % of them.
     """
 
     floor: float = 0.0
+    most: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.floor < self.most <= 1:
+            raise ValueError(f"{self}: floor and most are probabilities with floor < most.")
 
     def where(self, free: Mask, noise: Noise) -> tuple[Mask, Float[Tensor, " b"]]:
-        t = self.floor + (1 - self.floor) * noise.uniform(Purpose.LEVEL, 1)[:, 0]
+        t = self.floor + (self.most - self.floor) * noise.uniform(Purpose.LEVEL, 1)[:, 0]
         return free & (noise.uniform(Purpose.MASKING, free.shape[1]) < t[:, None]), t

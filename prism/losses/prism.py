@@ -5,6 +5,8 @@
 
 For k = 1 the unique minimiser is g^i(y) = p(x^i = y^i | y ⊕ m_i), whatever model drew y and whatever rule chose i
 (Proposition 1); for k > 1 it is the average of p(x^i = y^i | y ⊕ m_S) over the sets S that may lie behind y (Proposition 2).
+The same proof covers y written in several rounds, each seeing what the ones before wrote, as sampling writes (`rounds`): given
+z, the tokens written and those of x are independent, so the average is over the sets S of all rounds together.
 y is drawn by the same `Unmasker` order and `Draw` that sampling uses. The second pass never touches the vocabulary head,
 except in the likelihood variant, which learns through it.
 """
@@ -19,7 +21,7 @@ from torch.nn import functional as F
 
 from prism.losses.denoising import Loss, PerMask, Weighting, denoising_loss
 from prism.losses.masking import Batch, ByProbability, Masked, Masking
-from prism.noise import Noise
+from prism.noise import Noise, Purpose
 from prism.sampling.draw import Draw
 from prism.sampling.loop import Denoiser
 from prism.sampling.order import Order, RandomOrder
@@ -62,6 +64,9 @@ class PrismLoss:
 
     k: int = 4
     """Tokens drawn at once to make y from z."""
+    rounds: int = 1
+    """How often at the most k tokens are drawn; each row has its own number of rounds. Every further round is another forward
+    pass, without gradients."""
     ys: int = 1
     """Several y from one forward pass of z (n_y)."""
     regulariser: float = 5.0
@@ -74,8 +79,8 @@ class PrismLoss:
     target: Target = field(default_factory=Quality)
 
     def __post_init__(self) -> None:
-        if self.k < 1 or self.ys < 1:
-            raise ValueError(f"k={self.k} and ys={self.ys} must both be at least 1.")
+        if self.k < 1 or self.ys < 1 or self.rounds < 1:
+            raise ValueError(f"k={self.k}, ys={self.ys} and rounds={self.rounds} must all be at least 1.")
         if self.regulariser < 0:
             raise ValueError(f"regulariser={self.regulariser} must be 0 or more.")
 
@@ -86,7 +91,9 @@ class PrismLoss:
 
         with torch.no_grad():  # f_sg(θ): the same forward pass, without its gradient
             pairs = [self.unmask(first, batch, masked, mask_id, noise.replica(j)) for j in range(self.ys)]
-        y, chosen = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+            y, chosen = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+            for turn in range(1, self.rounds):
+                y, chosen = self._write_on(model, y, chosen, batch, masked, mask_id, noise.at(turn))
         x = batch.tokens.repeat(self.ys, 1)
         attend = None if batch.attend is None else batch.attend.repeat(self.ys, 1)
 
@@ -115,3 +122,21 @@ class PrismLoss:
         chosen = highest(ranking.scores, masked.where, n.clamp_max(self.k))
         draft = ranking.draft or now.draft(chosen)
         return torch.where(chosen, draft.tokens, masked.tokens), chosen
+
+    def _write_on(
+        self, model: Denoiser, y: Tokens, chosen: Mask, batch: Batch, masked: Masked, mask_id: int, noise: Noise
+    ) -> tuple[Tokens, Mask]:
+        """(y, S) after one more round, in the rows that have one; `noise` stands at its number."""
+        replicas = [noise.replica(j) for j in range(self.ys)]
+        noise = replace(noise, keys=torch.cat([replica.keys for replica in replicas]))
+        rounds = 1 + (noise.at(0).uniform(Purpose.AMOUNT, 1) * self.rounds).long()
+        everywhere = Batch(
+            *(
+                None if part is None else part.repeat(self.ys, 1)
+                for part in (batch.tokens, batch.maskable, batch.attend)
+            )
+        )
+        left = masked.where.repeat(self.ys, 1) & ~chosen & (rounds > noise.step)
+        prediction = model.predict(y, everywhere.attend)
+        y, more = self.unmask(prediction, everywhere, Masked(y, left, masked.t.repeat(self.ys)), mask_id, noise)
+        return y, chosen | more

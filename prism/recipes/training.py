@@ -138,6 +138,8 @@ class LossOptions(MaskingOptions):
 
     k: int = 4
     """Tokens drawn at once to make y from z."""
+    rounds: int = 1
+    """Write y in up to so many rounds of k tokens, each seeing those before, as sampling does; a forward pass more for each."""
     ys: int = 1
     """Several y from one forward pass of z (n_y)."""
     regulariser: float = 5.0
@@ -154,6 +156,7 @@ class LossOptions(MaskingOptions):
     def build_loss(self) -> PrismLoss:
         return PrismLoss(
             k=self.k,
+            rounds=self.rounds,
             ys=self.ys,
             regulariser=self.regulariser,
             order=pick(self.choose, ORDERS, "rule for S (--choose)"),

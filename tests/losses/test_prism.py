@@ -252,7 +252,32 @@ def test_the_draw_is_the_samplers() -> None:
     assert torch.equal(y[chosen], best)
 
 
-@pytest.mark.parametrize("bad", [{"k": 0}, {"ys": 0}, {"regulariser": -1.0}])
+@pytest.mark.parametrize("ys", [1, 2])
+def test_rounds_write_on_where_masks_are_left(ys: int) -> None:
+    """Rows have 1 to 3 rounds of their own; what was written stays; a model that ignores its input shows the counts."""
+    given, noise, seen, once = batch(), Noise.rows(4, ROWS), Seen(), Seen()
+    masking = ByProbability(floor=1e-3)
+    PrismLoss(k=2, rounds=3, ys=ys, target=seen, masking=masking)(Mixing(), given, MASK, noise)
+    PrismLoss(k=2, ys=ys, target=once, masking=masking)(Mixing(), given, MASK, noise)
+    (_, y, chosen), (_, first, before) = seen.asked[0], once.asked[0]
+    n = masking(given, MASK, noise).where.sum(1).repeat(ys)
+    assert not (before & ~chosen).any()
+    assert torch.equal(y[before], first[before])
+    keys = torch.cat([noise.replica(j).keys for j in range(ys)])
+    rounds = 1 + (Noise(keys).uniform(Purpose.AMOUNT, 1)[:, 0] * 3).long()
+    assert torch.equal(chosen.sum(1), n.minimum(2 * rounds))
+    assert len(set(rounds.tolist())) == 3
+    assert (y[chosen] != MASK).all()
+
+
+def test_every_round_is_a_forward_pass_without_gradients() -> None:
+    model = Spy(tiny_dit().train())
+    PrismLoss(k=1, rounds=3)(model, batch(), MASK, Noise.rows(4, ROWS))
+    passes = [line for line in model.log if line.startswith("forward")]
+    assert passes == ["forward", "forward without gradient", "forward without gradient", "forward"]
+
+
+@pytest.mark.parametrize("bad", [{"k": 0}, {"ys": 0}, {"rounds": 0}, {"regulariser": -1.0}])
 def test_bad_values(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must"):
         PrismLoss(**bad)  # type: ignore[arg-type]

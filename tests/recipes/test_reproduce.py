@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,14 +38,14 @@ NOWHERE = Workshop(Path("unused"), Path("unused"))
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> SudokuStudy:
+def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SudokuStudy]:
     folder = tmp_path_factory.mktemp("study")
     study = SudokuStudy(MICRO, Workshop(folder / "models", folder / "results"), {})
     with pytest.MonkeyPatch.context() as patch:
         few = ("paper", "no regulariser", "block head", "projection head", "frozen backbone", "n_y=4")
         patch.setattr("prism.recipes.reproduce.sudoku_results.VARIANTS", {name: VARIANTS[name] for name in few})
         make_all(study)
-    return study
+        yield study
 
 
 def make_all(study: SudokuStudy) -> None:

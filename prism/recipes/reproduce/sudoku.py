@@ -22,7 +22,7 @@ from torch import Tensor
 from prism.data import sudoku
 from prism.evaluation.sudoku import SudokuRun, evaluate_sudoku
 from prism.losses.denoising import DenoisingLoss
-from prism.losses.masking import Batch
+from prism.losses.masking import Batch, ByProbability
 from prism.losses.prism import Likelihood, PrismLoss
 from prism.models.attach import PrismModel, attach
 from prism.models.dit import DiT, DiTConfig
@@ -79,6 +79,9 @@ VARIANTS: dict[str, Variant] = {
     "k=1": Variant(replace(PAPER, k=1)),
     "k=2": Variant(replace(PAPER, k=2)),
     "k=8": Variant(replace(PAPER, k=8)),
+    "k=16": Variant(replace(PAPER, k=16)),
+    "rounds of 12": Variant(replace(PAPER, k=12, rounds=4)),
+    "at most 65 % masks": Variant(replace(PAPER, masking=ByProbability(floor=1e-3, most=0.65))),
     "λ=0.5": Variant(replace(PAPER, regulariser=0.5)),
     "λ=50": Variant(replace(PAPER, regulariser=50.0)),
     "no regulariser": Variant(replace(PAPER, regulariser=0.0)),
@@ -104,7 +107,7 @@ SCALES: dict[str, Scale] = {
         other=_model(192, 8, 6),
         pretraining=on_gpu(25_000, 1024, lr=1e-3, muon_lr=3e-3, warmup=300),
         finetuning=on_gpu(20_000, 256, lr=3e-4, warmup=200),
-        ablation=on_gpu(3_000, 256, lr=3e-4, warmup=100),
+        ablation=on_gpu(2_000, 256, lr=3e-4, warmup=100),
         short=on_gpu(8_000, 256, lr=1e-3, muon_lr=3e-3, warmup=300),
     ),
     "small": Scale(
@@ -198,7 +201,7 @@ class SudokuStudy:
 
     def variant(self, name: str, base: Callable[[], Path] | None = None, *, augment: bool = True, of: str = "") -> Path:
         """A tuned for a short while in one of the ways of `VARIANTS`; or another backbone, then named by `of`."""
-        folder = f"variant-{name}{of}".replace(" ", "-").replace("=", "-").replace("λ", "lambda")
+        folder = f"variant-{name}{of}".replace(" ", "-").replace("=", "-").replace("λ", "lambda").replace("-%", "")
         return self._tune(folder, VARIANTS[name], self.scale.ablation, base or self.pretrained, augment=augment)
 
     def _tune(

@@ -265,13 +265,10 @@ def _transfer(found: dict[str, Result], results: Path) -> str:
 
 def _variants(name: str, title: str, text: str) -> Callable[[dict[str, Result], Path], str]:
     def section(found: dict[str, Result], results: Path) -> str:
-        if name not in found:
+        rows = [row for file, result in found.items() if file.startswith(name) for row in result["rows"]]
+        if not rows:
             return ""
-        rows = found[name]["rows"]
-        steps = sorted({row["steps"] for row in rows}, reverse=True)
-        columns = [
-            (order, n, method) for order in ("random", "margin") for n in steps for method in ("vanilla", "prism K=4")
-        ]
+        columns = list(dict.fromkeys((row["order"], row["steps"], row["method"]) for row in rows))
         lines, variants = [], list(dict.fromkeys(row["variant"] for row in rows))
         for variant in variants:
             own = pick(rows, variant=variant)
@@ -361,7 +358,7 @@ SECTIONS: tuple[Section, ...] = (
     _cost,
     _knowledge,
     _variants(
-        "ablations",
+        "ablation_",
         "One thing changed at a time",
         "Short fine-tunings of the same backbone; solved % over all puzzles.",
     ),

@@ -251,9 +251,14 @@ def transfer(study: SudokuStudy) -> dict[str, Any]:
     return {"rows": rows, "record": plain(clock.record("reproduce sudoku", study.scale, seed=0, model=judge))}
 
 
-def ablations(study: SudokuStudy) -> dict[str, Any]:
-    """One thing changed at a time, on short fine-tunings of the same backbone."""
-    return _compared(study, {name: study.variant(name) for name in VARIANTS})
+def ablation(variant: str) -> Callable[[SudokuStudy], dict[str, Any]]:
+    """One thing changed, in a short fine-tuning of the same backbone."""
+
+    def result(study: SudokuStudy) -> dict[str, Any]:
+        return _compared(study, {variant: study.variant(variant)})
+
+    result.__doc__ = f"{variant}, in a short fine-tuning of the same backbone."
+    return result
 
 
 def augmentation(study: SudokuStudy) -> dict[str, Any]:
@@ -271,16 +276,22 @@ def _compared(study: SudokuStudy, variants: Mapping[str, Path]) -> dict[str, Any
         model = study.load(path)
         for sampling in _for_ablations(study):
             for kind, puzzles in study.puzzles.items():
-                run = study.solve(model, puzzles, sampling)
+                run = study.solve(model, puzzles[: study.scale.at_once], sampling)
                 rows.append(_row(run, sampling, kind, variant=name, held_out=story["chosen"]))
     return {"rows": rows, "record": plain(clock.record("reproduce sudoku", study.scale, seed=0, model=model))}
 
 
 def _for_ablations(study: SudokuStudy) -> Iterator[Sampling]:
-    for order in ORDERS:
-        for steps in (study.scale.steps[0], study.scale.steps[-1]):
-            yield Sampling("vanilla", order=order, steps=steps)
-            yield Sampling("prism", k=4, order=order, steps=steps)
+    most, fewest = study.scale.steps[0], study.scale.steps[-1]
+    for order, steps in (("random", most), ("random", fewest), ("margin", most)):
+        yield Sampling("vanilla", order=order, steps=steps)
+        yield Sampling("p2-self", k=4, order=order, steps=steps)
+        yield Sampling("prism", k=4, order=order, steps=steps)
+
+
+def _file(variant: str) -> str:
+    name = variant.replace("λ", "lambda").replace("%", "percent")
+    return "".join(letter if letter.isalnum() else "_" for letter in name)
 
 
 def results_of(study: SudokuStudy) -> dict[str, Callable[[SudokuStudy], dict[str, Any]]]:
@@ -291,7 +302,7 @@ def results_of(study: SudokuStudy) -> dict[str, Callable[[SudokuStudy], dict[str
         "equal_remasks": equal_remasks,
         "cost": cost,
         "knowledge": knowledge,
-        "ablations": ablations,
+        **{f"ablation_{_file(variant)}": ablation(variant) for variant in VARIANTS},
         "transfer": transfer,
         "augmentation": augmentation,
     }
