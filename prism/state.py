@@ -147,7 +147,7 @@ class Reading:
         where: Mask,
         index: Int[Tensor, " n"] | None,
     ) -> None:
-        """`index` says where `rows` lie in the flattened batch; None means everywhere. It may name a position twice."""
+        """`index` says where `rows` lie in the flattened batch, those behind its end being padding; None means everywhere."""
         self.rows, self.where, self.index = rows, where, index
         self._logits, self._vocabulary = logits, vocabulary
 
@@ -178,14 +178,20 @@ class Reading:
         """log f^i(tokens^i | x)."""
         return self.each(log_probability, self.take(tokens))
 
-    def take(self, dense: Shaped[Tensor, "b l"]) -> Shaped[Tensor, " n"]:
-        """The entries of something laid out over the batch at the positions that were read."""
-        return dense.flatten() if self.index is None else dense.flatten().index_select(0, self.index)
+    def take(self, dense: Shaped[Tensor, "b l"], padding: float | None = None) -> Shaped[Tensor, " n"]:
+        """The entries of something laid out over the batch at the positions that were read; anything at rows that are padding,
+        unless `padding` is given."""
+        if self.index is None:
+            return dense.flatten()
+        end = dense.numel()
+        taken = dense.flatten().index_select(0, self.index.clamp_max(end - 1))
+        return taken if padding is None else taken.masked_fill(self.index >= end, padding)
 
     def spread(self, values: Shaped[Tensor, " n"], fill: float | int) -> Shaped[Tensor, "b l"]:
         """Values of the positions that were read, laid out over the batch; `fill` outside `where`."""
         if self.index is not None:
-            values = values.new_zeros(self.where.numel()).index_copy(0, self.index, values)
+            end = self.where.numel()
+            values = values.new_zeros(end + 1).index_copy(0, self.index, values)[:end]
         return values.view(self.where.shape).masked_fill(~self.where, fill)
 
 
@@ -244,7 +250,7 @@ class Prediction:
             return self._reading(where, None)
         if most is None:
             return self._reading(where, where.flatten().nonzero()[:, 0])
-        return self._reading(where, torch.nonzero_static(where.flatten(), size=most, fill_value=0)[:, 0])
+        return self._reading(where, torch.nonzero_static(where.flatten(), size=most, fill_value=where.numel())[:, 0])
 
     @property
     def is_small(self) -> bool:
@@ -252,11 +258,12 @@ class Prediction:
         return self._vocabulary is not None and self._vocabulary <= SMALL_VOCABULARY
 
     def _reading(self, where: Mask, index: Int[Tensor, " n"] | None) -> Reading:
-        rows = self._rows(index)
+        inside = None if index is None else index.clamp_max(where.numel() - 1)
+        rows = self._rows(inside)
         if self._barred is None:
             return Reading(rows, self._allowed, self._vocabulary, where, index)
         places = self._barred[1].flatten()
-        flags = places if index is None else places.index_select(0, index)
+        flags = places if inside is None else places.index_select(0, inside)
         # the flag travels with its row to wherever the logits are made
         rows = torch.cat([rows, flags[:, None].to(rows.dtype)], dim=1)
         return Reading(rows, self._allowed_there, self._vocabulary, where, index)

@@ -41,7 +41,8 @@ class Draw:
     def __call__(
         self, logits: Float[Tensor, "n v"], uniforms: Float[Tensor, " n"]
     ) -> tuple[Int[Tensor, " n"], Float[Tensor, " n"]]:
-        """One token per row, and its log-probability before temperature and filters."""
+        """One token per row, and its log-probability before temperature and filters; a negative uniform number marks a row that
+        is padding, for which anything may come back."""
         if self._fuses(logits):
             from prism.sampling.kernel import draw
 

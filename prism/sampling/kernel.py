@@ -46,6 +46,8 @@ def _draw(
 ):
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
+    uniform = tl.load(uniforms + row)
+    vocabulary = tl.where(uniform >= 0, vocabulary, 0)  # padding: nothing to look at
     lanes = tl.arange(0, BLOCK)
     nothing = float("-inf")
 
@@ -119,7 +121,7 @@ def _draw(
             inside += tl.where(value >= least, _exp(value, INTERPRETED).to(tl.float64), 0.0)
         kept = tl.sum(inside, 0)
 
-    wanted = tl.load(uniforms + row) * kept
+    wanted = uniform * kept
     before = wanted * 0.0
     found, first = -1, 0
     last = -1  # rounding may leave nothing above `wanted`
@@ -135,8 +137,8 @@ def _draw(
         before += tl.sum(weight, 0)
         first += BLOCK
     token = tl.where(found >= 0, found, last)
-    tl.store(tokens + row, token.to(tl.int64))
-    chosen = tl.load(logits + token).to(tl.float32) - top
+    tl.store(tokens + row, tl.maximum(token, 0).to(tl.int64))
+    chosen = tl.load(logits + token, mask=token >= 0, other=0.0).to(tl.float32) - top
     tl.store(log_probabilities + row, (chosen.to(tl.float64) - tl.log(normaliser)).to(tl.float32))
 
 
@@ -147,7 +149,7 @@ _SCHEMA = "(Tensor logits, Tensor uniforms, float temperature, float nucleus, bo
 def draw(
     logits: Tensor, uniforms: Tensor, temperature: float, nucleus: float, keep_crossing: bool
 ) -> tuple[Tensor, Tensor]:
-    """One token per row of `logits` and its log-probability at temperature 1."""
+    """One token per row of `logits` and its log-probability at temperature 1; a negative uniform number marks padding."""
     rows, vocabulary = logits.shape
     tokens = torch.empty(rows, dtype=torch.long, device=logits.device)
     log_probabilities = torch.empty(rows, dtype=torch.float32, device=logits.device)

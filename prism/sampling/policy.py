@@ -39,7 +39,7 @@ class Moment:
         """Tokens drawn at the positions of `where`, of which there are at most `most`; asking twice for a position draws the
         same token."""
         reading = self.read(where, most)
-        tokens, logs = reading.each(self.draw, reading.take(self.uniform(Purpose.TOKEN)))
+        tokens, logs = reading.each(self.draw, reading.take(self.uniform(Purpose.TOKEN), padding=-1.0))
         return Draft(reading.spread(tokens, fill=0), reading.spread(logs.exp().float(), fill=0.0))
 
     def read(self, where: Mask, most: int | None = None) -> Reading:

@@ -45,7 +45,7 @@ def test_it_compiles_for_a_gpu_that_is_not_here() -> None:
 
 def compare() -> None:
     """With equals (in bfloat16 most logits have some), a forbidden token, a certain row, and the smallest and the largest
-    number `Noise` can give."""
+    number `Noise` can give; then with a row that is padding."""
     from prism.sampling.kernel import draw as fused
 
     on_gpu = torch.cuda.is_available()
@@ -63,6 +63,11 @@ def compare() -> None:
             expected = draw.tokens(logits, uniforms)
             assert torch.equal(tokens, expected), (draw, spread, dtype, (tokens != expected).sum())
             torch.testing.assert_close(logs, logits.float().log_softmax(-1).gather(-1, expected[:, None])[:, 0])
+            skipped = uniforms.clone()
+            skipped[3] = -1.0
+            tokens, _ = fused(logits, skipped, draw.temperature, draw.nucleus, draw.keep_crossing)
+            assert torch.equal(tokens[:3], expected[:3])
+            assert 0 <= int(tokens[3]) < vocabulary
         print(draw)
     none, _ = fused(torch.zeros(0, 300, device=device), torch.zeros(0, device=device).double(), 1.0, 0.9, False)
     assert none.shape == (0,)

@@ -69,12 +69,6 @@ def test_a_run_without_room_is_done_again() -> None:
     assert found.forwards.tolist() == [1, 1, 1, 1]
 
 
-def test_compiling_needs_a_gpu() -> None:
-    prepared = Prepared(model(), prism.Pair(prism.Counted()), steps=2, compiled=True)
-    with pytest.raises(ValueError, match="compiled=True works on a GPU only"):
-        prepared(puzzle(2, 0), Noise.rows(0, 2))
-
-
 def test_ranks_by_counting_are_ranks_by_sorting() -> None:
     scores = torch.randint(0, 6, (50, 17), generator=torch.Generator().manual_seed(0)).double()
     scores[scores == 0] = -torch.inf
@@ -94,9 +88,27 @@ def test_blocks_and_results_that_stay() -> None:
 def test_every_step_is_one_graph() -> None:
     """Nothing in it waits for the device or escapes to Python: what a CUDA graph needs, and compiling too. (In a process of its
     own, because the shape checks that tests run under are more Python than a compiler likes.)"""
-    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, timeout=300)
+    assert alone("trace") == [method.name for method in METHODS]
+
+
+def test_a_compiled_sampler_is_the_loop() -> None:
+    """The 64-bit hash of the noise above all, which a compiler that takes positions for indices would work out in 32 bits."""
+    assert alone("compile") == ["vanilla", "prism"]
+
+
+def alone(what: str) -> list[str]:
+    done = subprocess.run([sys.executable, __file__, what], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.split() == [method.name for method in METHODS]
+    return done.stdout.split()
+
+
+def compile_two_samplers() -> None:
+    for method in METHODS:
+        if method.name in ("vanilla", "prism"):
+            denoiser, policy, state, noise = model(), built(method), puzzle(3, 0), Noise.rows(5, 3)
+            found = Prepared(denoiser, policy, steps=4, compiled=True)(state, noise)
+            assert torch.equal(found.tokens, generate(denoiser, state, policy, steps=4, noise=noise).tokens)
+            print(method.name)
 
 
 def compile_every_step() -> None:
@@ -115,4 +127,4 @@ def compile_every_step() -> None:
 
 
 if __name__ == "__main__":
-    compile_every_step()
+    {"trace": compile_every_step, "compile": compile_two_samplers}[sys.argv[1]]()
