@@ -40,6 +40,13 @@ class Batch:
         assert tokens is not None
         return Batch(tokens, maskable, attend)
 
+    def repeat(self, times: int) -> Batch:
+        """All rows, and all of them again."""
+        parts = (self.tokens, self.maskable, self.attend)
+        tokens, maskable, attend = (None if part is None else part.repeat(times, 1) for part in parts)
+        assert tokens is not None
+        return Batch(tokens, maskable, attend)
+
     @property
     def free(self) -> Mask:
         free = torch.ones_like(self.tokens, dtype=torch.bool) if self.maskable is None else self.maskable

@@ -92,17 +92,16 @@ class PrismLoss:
         with torch.no_grad():  # f_sg(θ): the same forward pass, without its gradient
             pairs = [self.unmask(first, batch, masked, mask_id, noise.replica(j)) for j in range(self.ys)]
             y, chosen = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+            batches = batch.repeat(self.ys)
             for turn in range(1, self.rounds):
-                y, chosen = self._write_on(model, y, chosen, batch, masked, mask_id, noise.at(turn))
-        x = batch.tokens.repeat(self.ys, 1)
-        attend = None if batch.attend is None else batch.attend.repeat(self.ys, 1)
+                y, chosen = self._write_on(model, y, chosen, batches, masked, mask_id, noise.at(turn))
 
-        second = model.predict(y, attend)
-        losses = self.target.losses(second, x, y, chosen)
+        second = model.predict(y, batches.attend)
+        losses = self.target.losses(second, batches.tokens, y, chosen)
         quality = (losses.sum(1) / chosen.sum(1).clamp_min(1)).mean()
         parts = {
             "quality": quality.detach(),
-            "right": (chosen & (x == y)).sum().detach() / chosen.sum().clamp_min(1),
+            "right": (chosen & (batches.tokens == y)).sum().detach() / chosen.sum().clamp_min(1),
         }
         if self.regulariser == 0:
             return Loss(quality, parts)
@@ -124,19 +123,13 @@ class PrismLoss:
         return torch.where(chosen, draft.tokens, masked.tokens), chosen
 
     def _write_on(
-        self, model: Denoiser, y: Tokens, chosen: Mask, batch: Batch, masked: Masked, mask_id: int, noise: Noise
+        self, model: Denoiser, y: Tokens, chosen: Mask, batches: Batch, masked: Masked, mask_id: int, noise: Noise
     ) -> tuple[Tokens, Mask]:
         """(y, S) after one more round, in the rows that have one; `noise` stands at its number."""
         replicas = [noise.replica(j) for j in range(self.ys)]
         noise = replace(noise, keys=torch.cat([replica.keys for replica in replicas]))
         rounds = 1 + (noise.at(0).uniform(Purpose.AMOUNT, 1) * self.rounds).long()
-        everywhere = Batch(
-            *(
-                None if part is None else part.repeat(self.ys, 1)
-                for part in (batch.tokens, batch.maskable, batch.attend)
-            )
-        )
         left = masked.where.repeat(self.ys, 1) & ~chosen & (rounds > noise.step)
-        prediction = model.predict(y, everywhere.attend)
-        y, more = self.unmask(prediction, everywhere, Masked(y, left, masked.t.repeat(self.ys)), mask_id, noise)
+        prediction = model.predict(y, batches.attend)
+        y, more = self.unmask(prediction, batches, Masked(y, left, masked.t.repeat(self.ys)), mask_id, noise)
         return y, chosen | more
