@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from texts import essays, write_lines, write_tokenizer
-from tiny_models import write_mdlm
+from texts import essays, write_letters, write_lines, write_tokenizer
+from tiny_models import HEADS, dit, write_mdlm
 
 from prism.cli import main
 from prism.cli.parser import parse
@@ -22,9 +22,9 @@ from prism.cli.reproduce import ReproduceOwt, _beside_the_papers
 from prism.cli.tokenize import Tokenize
 from prism.data.text import end_of_text, load_tokenizer, vocabulary_size
 from prism.evaluation.mauve import Clustering, require_mauve
-from prism.models.attach import PrismModel
+from prism.models.attach import PrismModel, attach
 from prism.models.heads import BlockConfig
-from prism.models.hub import load_model
+from prism.models.hub import load_model, save_model
 from prism.recipes.reproduce.owt import ROWS, SCALES, TABLE, Ingredients, OwtStudy, prism, remdm, results_of
 from prism.recipes.reproduce.owt_report import PUBLISHED, STEPS, cell, line, rows_of
 from prism.recipes.reproduce.workshop import Workshop
@@ -292,13 +292,18 @@ def test_the_papers_scale_needs_a_gpu(hub: Path) -> None:
         parse(["reproduce", "owt"]).check()
 
 
-def test_what_does_not_fit_is_told(hub: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_does_not_fit_is_told(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_lines(tmp_path / "short.jsonl", essays(3))
     write_mdlm(tmp_path / "small", vocab_size=30, mask_id=29)
+    write_letters(tmp_path / "letters")
+    save_model(attach(dit(), HEADS[0], tune_backbone=True), tmp_path / "tuned")
     bad: list[tuple[list[str | Path], str]] = [
         (["--data", tmp_path / "short.jsonl"], "held-out sequences of 16 tokens, and 10 are needed"),
         (["--data", tmp_path / "absent.jsonl"], "absent.jsonl: no such file"),
-        (["--checkpoint", tmp_path / "small"], "are 0..319 and the checkpoint knows 0..29 with the mask 29"),
+        (["--checkpoint", tmp_path / "small"], "the tokens 0..319 and the checkpoint knows 0..29 with the mask 29"),
+        (["--checkpoint", tmp_path / "small", "--only", "mdlm_4"], "name the tokenizer it was trained with"),
+        (["--checkpoint", tmp_path / "tuned"], "has a corrector already"),
+        (["--data", done / "tokens", "--tokenizer", tmp_path / "letters"], "was made with another tokenizer"),
         (["--only", "prism_5"], "did you mean 'prism_8'"),
     ]
     for number, (words, complaint) in enumerate(bad):

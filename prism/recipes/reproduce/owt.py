@@ -38,6 +38,7 @@ from prism.data.text import (
     fingerprint,
     holds_json_lines,
     load_tokenizer,
+    vocabulary_size,
 )
 from prism.data.tokenizing import tokenize
 from prism.data.windows import TextWindows
@@ -50,7 +51,7 @@ from prism.evaluation.text import Likelihood, diversity, figure
 from prism.losses.masking import Batch
 from prism.losses.prism import PrismLoss
 from prism.models.attach import PrismModel, attach
-from prism.models.backbone import Backbone
+from prism.models.backbone import Backbone, Facts
 from prism.models.heads import BlockConfig
 from prism.models.hub import load_model, locate
 from prism.recipes.reproduce.workshop import Workshop, on_cpu, to_sample
@@ -252,7 +253,7 @@ class OwtStudy:
         else:
             corpus = self._tokenized(First(self._source(), self.scale.documents))
         wanted = self.scale.held_out + self.scale.samples
-        there = TextWindows(corpus.validation, self.scale.length, end=end_of_text(self.tokenizer)).count
+        there = len(corpus.validation) // (self.scale.length - 2)  # and an end on either side
         if there < wanted:
             raise ValueError(
                 f"{self.ingredients.data} has {there:,} held-out sequences of {self.scale.length} tokens, and {wanted:,} are "
@@ -295,18 +296,21 @@ class OwtStudy:
 
     def backbone(self) -> Backbone:
         """The checkpoint, in float32 because it will learn."""
-        found, tokens = load_model(self.checkpoint, dtype=torch.float32), self.corpus.recipe.vocab_size
+        found = load_model(self.checkpoint, dtype=torch.float32)
         if isinstance(found, PrismModel):
             raise ValueError(
                 f"{self.ingredients.checkpoint} has a corrector already; name the backbone it was attached to."
             )
-        known, mask = found.facts.vocab_size, found.facts.mask_id
+        self._check_vocabulary(found.facts)
+        return found
+
+    def _check_vocabulary(self, facts: Facts) -> None:
+        tokens, known, mask = vocabulary_size(self.tokenizer), facts.vocab_size, facts.mask_id
         if tokens > known or (mask < tokens and mask != self.tokenizer.mask_token_id):
             raise ValueError(
-                f"The tokens of {self.ingredients.data} are 0..{tokens - 1} and the checkpoint knows 0..{known - 1} with the "
-                f"mask {mask}; name the tokenizer it was trained with (--tokenizer)."
+                f"The tokenizer has the tokens 0..{tokens - 1} and the checkpoint knows 0..{known - 1} with the mask {mask}; "
+                "name the tokenizer it was trained with (--tokenizer)."
             )
-        return found
 
     def tuned(self) -> Path:
         """The checkpoint with the paper's head, all of it tuned."""
@@ -336,6 +340,7 @@ class OwtStudy:
         row, scale = ROWS[name], self.scale
         sampling, weights = row.sampling(steps), self.weights(row)
         model = to_sample(weights, self.device)
+        self._check_vocabulary(model.facts)
         mask = model.facts.mask_id
 
         def blank(count: int) -> State:
