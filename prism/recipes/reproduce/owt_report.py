@@ -130,9 +130,7 @@ def _figure(found: dict[str, Result], results: Path) -> str:
                 points = [(row["steps"], row[metric]) for row in rows if row["row"] == name and metric in row]
                 ax.plot([x for x, _ in points], [y for _, y in points], "o-", color=colour, label=name)
                 ax.plot(STEPS, PUBLISHED[name][metric], ":", color=colour, label=f"{name}, the paper's")
-            ax.set(
-                title=title, xlabel="forward passes", xscale="log", yscale="log" if metric == "perplexity" else "linear"
-            )
+            ax.set(title=title, xlabel="forward passes", xscale="log")
             ax.set_xticks(STEPS, [str(steps) for steps in STEPS])
             ax.minorticks_off()
         axes[0].legend(fontsize=6)
