@@ -33,7 +33,7 @@ from prism.evaluation.judge import Featuriser, Judge, load_encoder, load_judge
 from prism.evaluation.known_truth import evaluate_known_truth, own_samples
 from prism.evaluation.mauve import clustering, combined, require_mauve
 from prism.evaluation.record import Stopwatch, plain
-from prism.evaluation.samples import SampleFile, Together, Written, weights_digest, write_samples
+from prism.evaluation.samples import SampleFile, Together, Written, costs, weights_digest, write_samples
 from prism.evaluation.statistics import difference
 from prism.evaluation.text import Likelihood, diversity, figure
 from prism.models.causal import load_llama2c
@@ -204,7 +204,7 @@ class EvaluateText(_Generates):
                 together=together,
                 done=done,
             )
-        return rows, {**_costs(rows), "length": length, "policy": plain(policy), "model": settings}
+        return rows, {**costs(rows), "length": length, "policy": plain(policy), "model": settings}
 
     def _writing(self) -> Text:
         assert self.model is not None
@@ -374,16 +374,6 @@ def _each(
 def _tokens(judge: Judge, texts: list[str]) -> list[np.ndarray]:
     """Texts in the judge's tokens, its start token being none of theirs."""
     return [np.array(judge.read(text)[judge.begin is not None :], dtype=np.int64) for text in texts]
-
-
-def _costs(rows: list[Written]) -> dict[str, Any]:
-    remasks = sum(row.remasks for row in rows)
-    return {
-        "nfe": float(np.mean([row.forwards for row in rows])),
-        "remasks": remasks / len(rows),
-        "flipflop_rate": sum(row.flipflops for row in rows) / remasks if remasks else 0.0,
-        "seconds": sum(row.seconds for row in rows),
-    }
 
 
 def _save(path: Path, tokens: list[list[int]], nll: list[float], writing: Writing) -> None:

@@ -162,6 +162,20 @@ class Dataset(Source):
         return {"dataset": asdict(self)}
 
 
+@dataclass(frozen=True)
+class First(Source):
+    """The first documents of a source, for what needs less than all of it."""
+
+    source: Source
+    count: int
+
+    def documents(self, skip: int = 0) -> Iterator[str]:
+        return islice(self.source.documents(skip), max(0, self.count - skip))
+
+    def describe(self) -> dict[str, Any]:
+        return {**self.source.describe(), "first": self.count}
+
+
 def dataset_rows(name: str, config: str | None, split: str, skip: int = 0) -> Iterator[tuple[str, Row]]:
     """The rows of a dataset of the hub, or of a folder in one of its layouts, each with its place; streamed."""
     try:

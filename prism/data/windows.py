@@ -15,12 +15,16 @@ from prism.training.examples import Examples, shuffled
 class TextWindows(Examples):
     """The stream cut into sequences of `length` tokens, each once an epoch, in a fresh order every epoch.
 
-    Documents run on from one window into the next; what is left over at the end of the stream is never seen.
+    Documents run on from one window into the next; what is left over at the end of the stream is never seen. With `end`, an
+    id, every sequence begins and ends with it, wherever its document does: so MDLM's checkpoints learned OpenWebText.
     """
 
-    def __init__(self, stream: Stream, length: int, seed: int = 0) -> None:
-        self.stream, self.length, self.seed = stream, length, seed
-        self.count = len(stream) // length
+    def __init__(self, stream: Stream, length: int, seed: int = 0, *, end: int | None = None) -> None:
+        self.stream, self.length, self.seed, self.end = stream, length, seed, end
+        self._inside = length if end is None else length - 2
+        if self._inside < 1:
+            raise ValueError(f"length={length} leaves no room between two ends; take at least 3.")
+        self.count = len(stream) // self._inside
         if self.count == 0:
             raise ValueError(
                 f"length={length} is more than the {len(stream):,} tokens there are; take shorter sequences."
@@ -43,6 +47,9 @@ class TextWindows(Examples):
         """The rows, in memory a GPU can fetch them from by itself if `pinned`."""
         tokens = torch.empty(len(rows), self.length, dtype=torch.long, pin_memory=pinned)
         windows = shuffled(rows, self.count, self.seed, torch.device("cpu")).tolist()
-        for window, row in zip(windows, tokens.numpy(), strict=True):
-            self.stream.read(window * self.length, row)
+        if self.end is not None:
+            tokens[:, [0, -1]] = self.end
+        inside = tokens if self.end is None else tokens[:, 1:-1]
+        for window, row in zip(windows, inside.numpy(), strict=True):
+            self.stream.read(window * self._inside, row)
         return tokens

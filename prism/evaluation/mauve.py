@@ -42,12 +42,10 @@ class Mauve:
     buckets: int
 
 
-def require_mauve() -> None:
-    """Complain before any work is done."""
+def require_mauve(otherwise: str = "leave --reference out") -> None:
+    """Complain before any work is done, and tell how to do without."""
     if importlib.util.find_spec("mauve") is None:
-        raise ValueError(
-            "MAUVE needs mauve-text (GPLv3); run: pip install 'prism-mdm[mauve]', or leave --reference out."
-        )
+        raise ValueError(f"MAUVE needs mauve-text (GPLv3); run: pip install 'prism-mdm[mauve]', or {otherwise}.")
 
 
 def mauve(written: Features, generated: Features, *, seeds: int = 5) -> Mauve:

@@ -164,6 +164,17 @@ def _made(
     ]
 
 
+def costs(rows: Sequence[Written]) -> dict[str, Any]:
+    """What the samples took to make, on average but for the seconds."""
+    remasks = sum(row.remasks for row in rows)
+    return {
+        "nfe": sum(row.forwards for row in rows) / len(rows),
+        "remasks": remasks / len(rows),
+        "flipflop_rate": sum(row.flipflops for row in rows) / remasks if remasks else 0.0,
+        "seconds": sum(row.seconds for row in rows),
+    }
+
+
 def weights_digest(model: nn.Module) -> str:
     """A sha256 of a thousand numbers of every weight: tells a model from itself after more training, at no cost."""
     digest = hashlib.sha256()

@@ -24,7 +24,14 @@ evaluate sudok | did you mean 'sudoku'
 compare owt | unknown task
 evaluate --model x | unknown task
 reprodce | did you mean 'reproduce'
-reproduce owt | unknown task
+reproduce chess | unknown task
+reproduce owt --scale huge | choose from paper, tiny
+reproduce owt --scale tiny --batch 0 | --batch 0: must lie in 1..32
+reproduce owt --scale tiny --batch 33 | the paper may mean 16 or 256
+reproduce owt --scale tiny --mauve false --checkpoint {{f}}/nowhere | There is no folder
+reproduce owt --scale tiny --mauve false --checkpoint {{m}}/plain --tokenizer {{f}} | There is no tokenizer
+reproduce owt --scale tiny --mauve false --checkpoint {{m}}/plain --tokenizer {{f}}/words --judge {{m}}/plain | cannot be loaded
+reproduce owt --results {{f}}/empty.txt | that is a file
 reproduce sudoku --scale huge | choose from paper, small, tiny
 reproduce sudoku --only methods_50 | did you mean 'methods_51'
 reproduce sudoku --puzzles nowhere.csv | nowhere.csv

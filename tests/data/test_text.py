@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from texts import chat_tokenizer, essays, write_tokenizer
+from texts import chat_tokenizer, essays, write_lines, write_tokenizer
 from transformers import BertTokenizer
 
 from prism.data.text import (
     Dataset,
     Files,
+    First,
     TextError,
     end_of_text,
     fingerprint,
@@ -78,6 +79,15 @@ def test_damaged_zstd(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(TextError, match="no such file"):
         Files((tmp_path / "a.jsonl",))
+
+
+def test_the_first_documents_of_a_source(tmp_path: Path) -> None:
+    lines = Files((write_lines(tmp_path / "a.jsonl", essays(9)),))
+    assert list(First(lines, 4).documents()) == essays(9)[:4]
+    assert list(First(lines, 4).documents(skip=3)) == essays(9)[3:4]
+    assert list(First(lines, 4).documents(skip=5)) == []
+    assert list(First(lines, 20).documents()) == essays(9)
+    assert First(lines, 4).describe() != First(lines, 5).describe() != lines.describe()
 
 
 def test_a_dataset_is_streamed(tmp_path: Path) -> None:

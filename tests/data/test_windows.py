@@ -17,9 +17,10 @@ from prism.training.examples import Examples
 CPU = torch.device("cpu")
 
 
-def windows(tokens: int = 50, length: int = 4, seed: int = 0) -> TextWindows:
+def windows(tokens: int = 50, length: int = 4, seed: int = 0, end: int | None = None) -> TextWindows:
     numbers = np.arange(tokens, dtype="<u2")
-    return TextWindows(Stream(tuple(numbers[start : start + 7] for start in range(0, tokens, 7))), length, seed)
+    parts = tuple(numbers[start : start + 7] for start in range(0, tokens, 7))
+    return TextWindows(Stream(parts), length, seed, end=end)
 
 
 def test_every_window_once_an_epoch_in_a_fresh_order() -> None:
@@ -88,3 +89,13 @@ def test_an_error_while_reading_ahead_is_told(monkeypatch: pytest.MonkeyPatch) -
 def test_a_window_longer_than_the_text() -> None:
     with pytest.raises(ValueError, match="length=51 is more than the 50 tokens"):
         windows(length=51)
+
+
+def test_windows_between_two_ends() -> None:
+    """As MDLM's: no token is lost to the ends, they stand beside two fewer."""
+    examples = windows(length=6, end=99)
+    tokens = examples.read(range(examples.count))
+    assert (tokens[:, [0, -1]] == 99).all()
+    assert torch.equal(tokens[:, 1:-1].sort(0).values, torch.arange(48).view(12, 4))
+    with pytest.raises(ValueError, match="length=2 leaves no room between two ends"):
+        windows(length=2, end=99)

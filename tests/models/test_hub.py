@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_models import HEADS, MASK, VOCAB, bert, dit, modernbert, roberta, shaken, tokens
+from tiny_models import HEADS, MASK, VOCAB, bert, dit, modernbert, roberta, shaken, tokens, write_mdlm
 
 from prism.models.attach import Lora, PrismModel, attach, fingerprint
 from prism.models.dit import DiT
@@ -39,34 +39,10 @@ def test_backbones_come_back_as_they_were_saved(make, tmp_path):
 
 # ── the hub's MDLM ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-MDLM_CONFIG = {
-    "architectures": ["MDLM"],
-    "auto_map": {"AutoConfig": "configuration_mdlm.MDLMConfig", "AutoModelForMaskedLM": "modeling_mdlm.MDLM"},
-    "cond_dim": 6,
-    "dropout": 0.1,
-    "hidden_dim": 16,
-    "model_length": 12,
-    "model_type": "mdlm",
-    "n_blocks": 2,
-    "n_heads": 2,
-    "return_dict": False,
-    "time_conditioning": False,
-    "torch_dtype": "float32",
-    "transformers_version": "4.38.2",
-    "vocab_size": VOCAB,
-}
-
 
 @pytest.fixture
 def mdlm(tmp_path) -> Path:
-    """A tiny checkpoint with the names of kuleshov-group/mdlm-owt, its rotary buffer included."""
-    weights = {f"backbone.{name}": value for name, value in dit().state_dict().items()}
-    weights["backbone.rotary_emb.inv_freq"] = 10_000 ** (-torch.arange(0, 8, 2) / 8)
-    folder = tmp_path / "mdlm"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(MDLM_CONFIG))
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    return folder
+    return write_mdlm(tmp_path / "mdlm")
 
 
 def test_the_hubs_mdlm_loads_by_name(mdlm):

@@ -1,8 +1,11 @@
 """Real models at toy size, with weights that leave nothing at zero: what every contract of the models room is tested on."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from prism.models.backbone import Backbone
@@ -33,6 +36,35 @@ def dit(**settings: object) -> Backbone:
     defaults = {"vocab_size": VOCAB, "mask_id": MASK, "length": 12, "hidden_size": SIZE, "blocks": 2, "heads": 2}
     torch.manual_seed(0)
     return shaken(DiT(DiTConfig(**{**defaults, "cond_size": 6, "dropout": 0.0, **settings}))).eval()
+
+
+def write_mdlm(folder: Path, **settings: object) -> Path:
+    """A checkpoint with the files, config fields and weight names of kuleshov-group/mdlm-owt, its rotary buffer included."""
+    model = dit(**settings)
+    assert isinstance(model, DiT)
+    size = model.config
+    config = {
+        "architectures": ["MDLM"],
+        "auto_map": {"AutoConfig": "configuration_mdlm.MDLMConfig", "AutoModelForMaskedLM": "modeling_mdlm.MDLM"},
+        "cond_dim": size.cond_size,
+        "dropout": 0.1,
+        "hidden_dim": size.hidden_size,
+        "model_length": size.length,
+        "model_type": "mdlm",
+        "n_blocks": size.blocks,
+        "n_heads": size.heads,
+        "return_dict": False,
+        "time_conditioning": False,
+        "torch_dtype": "float32",
+        "transformers_version": "4.38.2",
+        "vocab_size": size.vocab_size,
+    }
+    weights = {f"backbone.{name}": value for name, value in model.state_dict().items()}
+    weights["backbone.rotary_emb.inv_freq"] = 10_000 ** (-torch.arange(0, 8, 2) / 8)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
 
 
 def _masked_lm(model_type: str, **settings: object) -> Backbone:

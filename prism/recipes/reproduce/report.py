@@ -33,9 +33,14 @@ STYLE = {
 """Colour and line of every method, the same in all figures."""
 
 
+def found_in(results: Path) -> dict[str, Result]:
+    """The results of a folder by name."""
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))}
+
+
 def write_page(results: Path, about: str, sections: Sequence[Section]) -> Path:
     """`results/README.md`: what it is about, and what the sections find in `results/*.json`."""
-    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))}
+    found = found_in(results)
     page, parts = results / "README.md", [about, *(section(found, results) for section in sections)]
     page.write_text("\n\n".join(filter(None, parts)) + "\n", encoding="utf-8")
     return page
