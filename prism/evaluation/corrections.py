@@ -94,6 +94,8 @@ def summary(pairs: Sequence[Correction]) -> dict[str, Any]:
     broken = [pair for pair in pairs if pair.change is Change.BROKEN]
     return {
         "functions": len(pairs),
+        "syntax_errors_before": sum(not pair.was.parses for pair in pairs),
+        "syntax_errors_after": sum(not pair.became.parses for pair in pairs),
         "changes": {change.name.lower(): changes[change] for change in Change},
         "over_corrections": sum(changes[change] for change in Change if change.over_correction),
         **{f"gain_{name}": gain.value for name, gain in gains.items()},
@@ -101,6 +103,20 @@ def summary(pairs: Sequence[Correction]) -> dict[str, Any]:
         "errors_repaired": dict(_kinds(pair.function.prompt + pair.before for pair in repaired)),
         "errors_introduced": dict(_kinds(pair.function.prompt + pair.after for pair in broken)),
     }
+
+
+def by_task(pairs: Sequence[Correction]) -> list[dict[str, Any]]:
+    """What became of each function."""
+    return [
+        {
+            "package": pair.function.package,
+            "function": pair.function.name,
+            "line": pair.function.line,
+            "change": pair.change.name.lower(),
+            "over_correction": pair.change.over_correction,
+        }
+        for pair in pairs
+    ]
 
 
 def _kinds(programs: Iterable[str]) -> list[tuple[str, int]]:
