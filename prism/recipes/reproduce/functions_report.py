@@ -120,6 +120,7 @@ def _sweep(found: dict[str, Result], results: Path) -> str:
     policies = list(dict.fromkeys(row["policy"] for row in rows if row["k"]))
     with Figure(results / "sweep.svg", len(steps)) as axes:
         for ax, n in zip(axes, steps, strict=True):
+            ax.sharey(axes[0])
             for policy in policies:
                 # without remasking all are vanilla
                 line = pick(rows, steps=n, k=0) + pick(rows, steps=n, policy=policy)
@@ -132,7 +133,7 @@ def _sweep(found: dict[str, Result], results: Path) -> str:
                     label=policy,
                     marker=".",
                 )
-            ax.set(title=f"N = {n}", xlabel="K, tokens taken back a step", ylabel="sound bodies %")
+            ax.set(title=f"N = {n}", xlabel="K, tokens taken back a step", ylabel="sound bodies %", xticks=counts)
         axes[0].legend(fontsize=7)
     lines = [
         [n, policy, *(share(row, "sound") for row in pick(rows, steps=n, k=0) + pick(rows, steps=n, policy=policy))]
