@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from prism.cli.command import Command, WithModel, check_file, console, progress, require_head, show_record
+from prism.cli.command import Command, WithCorrector, check_file, console, progress, show_record
 from prism.data.code import Instruction, MbppSplit, Prompt, Published, Stripped, Task, load_tasks
 from prism.data.writing import Writing
 from prism.evaluation.code import evaluate_code, read_completions
@@ -27,7 +27,7 @@ BESIDE = ("output", "count", "batch", "device")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generating(WithModel, TextSampling):
+class Generating(WithCorrector, TextSampling):
     """How solutions are asked for and written."""
 
     prompt: str = "published"
@@ -63,8 +63,7 @@ class Generating(WithModel, TextSampling):
 
     def generate(self, tasks: dict[int, Task]) -> tuple[dict[str, object], Any]:
         """Solutions of the tasks, by number, in the file; what they cost, and the model that wrote them."""
-        model = self.load()
-        require_head(model, self.method())
+        model = self.load_for(self.method())
         writing = self.writing(model)
         self.check_length(self.new_tokens)
         writer = self.build_writer(model, writing, self.new_tokens, self.torch_device())

@@ -9,6 +9,7 @@ import pytest
 from test_published import llada
 from texts import write_letters
 
+import prism
 from prism.cli import main
 from prism.evaluation.sandbox import available
 
@@ -49,6 +50,21 @@ def test_evaluate_code(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
 @pytest.fixture
 def llama(tmp_path: Path) -> Path:
     return write_letters(llada(tmp_path))
+
+
+@pytest.mark.skipif(not available(), reason="this machine can isolate no programs")
+def test_a_corrector_judges_while_another_writes(folder: Path, llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What another corrector judged is another file's."""
+    correctors = [folder / "one", folder / "two"]
+    for path in correctors:
+        prism.attach(prism.load_backbone(llama), prism.ProjectionConfig(24)).save(path, base=str(llama))
+    out = folder / "out.json"
+    words = ["evaluate", "code", "--tasks", str(folder / "tasks.jsonl"), "--output", str(folder / "s.jsonl")]
+    words += ["--model", str(llama), "--new_tokens", "8", "--block", "4", "--k_block", "1", "--eos", "keep"]
+    assert main([*words, "--corrector", str(correctors[0]), "--json", str(out)]) == 0
+    assert json.loads(out.read_text())["nfe"] == 16
+    assert main([*words, "--corrector", str(correctors[1])]) == 2
+    assert "other settings" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not available(), reason="this machine can isolate no programs")
