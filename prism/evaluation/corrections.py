@@ -8,15 +8,16 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import numpy as np
 
+from prism.data.code import Task
 from prism.data.functions import Function
-from prism.evaluation.extraction import syntax_error
+from prism.evaluation.extraction import extract, syntax_error
 from prism.evaluation.functions import FunctionsRun, Verdict
 from prism.evaluation.statistics import paired_difference
 
@@ -78,6 +79,15 @@ def corrections(before: FunctionsRun, after: FunctionsRun) -> list[Correction]:
         raise ValueError("The two runs wrote different functions; compare runs over the same ones in the same order.")
     parts = (before.functions, before.bodies, after.bodies, before.verdicts, after.verdicts)
     return [Correction(*pair) for pair in zip(*parts, strict=True)]
+
+
+def solutions(tasks: Sequence[Task], completions: Mapping[str, Sequence[str]]) -> FunctionsRun:
+    """The first completion of every task of a benchmark as such a run: whole programs beside the published solutions."""
+    missing = [task.id for task in tasks if not completions.get(task.id)]
+    if missing:
+        raise ValueError(f"{len(missing)} of {len(tasks)} tasks have no completion, {missing[0]} the first.")
+    functions = [Function(task.id, "", task.entry_point, 1, "", task.solution, documented=True) for task in tasks]
+    return FunctionsRun.of(functions, [extract(completions[task.id][0], task) for task in tasks])
 
 
 def summary(pairs: Sequence[Correction]) -> dict[str, Any]:
