@@ -111,7 +111,7 @@ def test_what_was_written_is_kept(root: Path, tmp_path: Path) -> None:
     """Another folder of results, and all models gone but their names."""
     for name in ("pretrained", "conditioned", "prism"):
         (tmp_path / "models" / name / "model").mkdir(parents=True)
-    shutil.copytree(root / "models" / "written", tmp_path / "models" / "written")
+    shutil.copytree(root / "models" / "prism" / "written", tmp_path / "models" / "prism" / "written")
     study = FunctionsStudy(TINY, Workshop(tmp_path / "models", tmp_path / "results"), root / "corpus", None)
     sampling = Sampling("prism", k=2, order="random", steps=TINY.steps[0])
     [run] = study.write(study.tuned(), sampling)

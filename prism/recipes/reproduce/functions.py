@@ -232,12 +232,10 @@ class FunctionsStudy:
         return [judging.run() for judging in judgings]
 
     def _judging(self, writer: Path, sampling: Sampling, judge: Path | None) -> Judging:
-        who = writer.parent.name if judge is None else f"{writer.parent.name}-judged-by-{judge.parent.name}"
-        file = (
-            self.workshop.models
-            / "written"
-            / f"{who}-{sampling.order}-{sampling.policy}-{sampling.k}-{sampling.steps}.json"
-        )
+        # beside the model that was made last, so that bodies go with it when it is made anew
+        folder = (judge or writer).parent / "written"
+        name = f"{writer.parent.name}-{sampling.order}-{sampling.policy}-{sampling.k}-{sampling.steps}"
+        file = folder / (f"{name}.json" if judge is None else f"{name}-judged.json")
         if file not in self._judgings:
             self._judgings[file] = self._jury.call(self.test[0], *self._written(file, writer, sampling, judge))
         return self._judgings[file]
