@@ -26,6 +26,7 @@ from prism.models.folding import for_sampling
 from prism.models.four_bit import in_four_bits
 from prism.models.heads import BlockConfig, FinalLayerConfig, ProjectionConfig, QualityHead
 from prism.models.hub import load_backbone, load_model, save_backbone, save_model
+from prism.models.judge import Judged
 from prism.models.llama import Llama, LlamaConfig
 from prism.models.masked_lm import MaskedLM
 from prism.models.oracle import Oracle
@@ -119,6 +120,7 @@ __all__ = [
     "FunctionBodies",
     "FunctionCorpus",
     "FunctionRows",
+    "Judged",
     "Leftmost",
     "Likelihood",
     "Linear",

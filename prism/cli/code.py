@@ -6,11 +6,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from prism.cli.command import Command, WithModel, check_file, console, progress, require_head, show_record
+from prism.cli.command import Command, WithCorrector, check_file, console, progress, show_record
 from prism.data.code import Instruction, MbppSplit, Prompt, Published, Stripped, Task, load_tasks
 from prism.data.writing import Writing
 from prism.evaluation.code import evaluate_code, read_completions
 from prism.evaluation.completions import Question, mark, write_completions
+from prism.evaluation.corrections import by_task, corrections, page, solutions, summary
 from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.sandbox import cores, strongest
 from prism.recipes.sampling import pick
@@ -27,7 +28,7 @@ BESIDE = ("output", "count", "batch", "device")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generating(WithModel, TextSampling):
+class Generating(WithCorrector, TextSampling):
     """How solutions are asked for and written."""
 
     prompt: str = "published"
@@ -63,8 +64,7 @@ class Generating(WithModel, TextSampling):
 
     def generate(self, tasks: dict[int, Task]) -> tuple[dict[str, object], Any]:
         """Solutions of the tasks, by number, in the file; what they cost, and the model that wrote them."""
-        model = self.load()
-        require_head(model, self.method())
+        model = self.load_for(self.method())
         writing = self.writing(model)
         self.check_length(self.new_tokens)
         writer = self.build_writer(model, writing, self.new_tokens, self.torch_device())
@@ -159,3 +159,46 @@ class EvaluateCode(Generating, Command):
         record = clock.record("evaluate code", self, seed=self.seed, **about)
         show_record(record, f"{isolation.value} · ")
         return {**summary, **costs, "programs": plain(run.attempts), "record": plain(record)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareCode(Command):
+    """Show task by task which syntax errors and undefined names of some solutions others repair, and which they introduce.
+    Programs are read, not run."""
+
+    tasks: str
+    """A published file of tasks or a set on the hub, as for prism evaluate code."""
+    before: Path
+    """Solutions without self-correction: a JSON object a line with task_id and completion, the first of each task counts."""
+    after: Path
+    """Solutions of the same tasks with it."""
+    page: Path | None = None
+    """Write the diffs to this file, in Markdown."""
+
+    def check(self) -> None:
+        super().check()
+        for flag, path in (("--before", self.before), ("--after", self.after)):
+            if not path.is_file():
+                raise ValueError(f"{flag} {path}: no such file.")
+        if self.page is not None:
+            check_file("--page", self.page)
+
+    def run(self) -> dict[str, Any]:
+        clock, tasks = Stopwatch(), load_tasks(self.tasks)
+        written = [read_completions(path) for path in (self.before, self.after)]
+        in_both = [task for task in tasks if all(task.id in found for found in written)]
+        if not in_both:
+            raise ValueError(f"{self.before} and {self.after} have no task of {self.tasks} in common.")
+        pairs = corrections(*(solutions(in_both, found) for found in written))
+        found = summary(pairs)
+        if self.page is not None:
+            self.page.write_text(page(f"{self.before.name} and {self.after.name}", pairs), encoding="utf-8")
+        changes = found["changes"]
+        console.print(
+            f"[bold]{changes['repaired']} of {found['syntax_errors_before']}[/bold] syntax errors repaired, "
+            f"{changes['broken']} introduced; undefined names gone from {changes['defined']} programs, introduced into "
+            f"{changes['undefined']}; {found['over_corrections']} over-corrections in {len(in_both)} of {len(tasks)} tasks"
+        )
+        record = clock.record("compare code", self, seed=0)
+        show_record(record)
+        return {**found, "tasks": by_task(pairs), "record": plain(record)}

@@ -15,11 +15,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 
+from prism.data.text import fingerprint, load_tokenizer
 from prism.data.writing import Writing, has_tokenizer, writing_for
 from prism.evaluation.record import Record
 from prism.models.backbone import Backbone
 from prism.models.folding import for_sampling
 from prism.models.hub import folders, load_model
+from prism.models.judge import Judged
 from prism.sampling.policies import Method
 
 console = Console(
@@ -119,17 +121,61 @@ class WithModel(OnDevice):
         return writing_for(next(filter(has_tokenizer, places), None), model.facts.vocab_size, own_length(model))
 
 
+@dataclass(frozen=True, kw_only=True)
+class WithCorrector(WithModel):
+    corrector: str | None = None
+    """A folder or hub name of a model tuned with PRISM that judges what --model writes, which then needs no head of its own.
+    Both must have the same tokenizer. Every step takes two forward passes."""
+
+    def load_for(self, *methods: Method) -> Any:
+        """The model, judged by the corrector where there is one; refused where a method lacks a head or none asks for it."""
+        if self.corrector is not None and not any(method.needs_head for method in methods):
+            names = ", ".join(method.name for method in methods)
+            raise ValueError(
+                f"--corrector: the policy {names} asks for no quality; leave it out, or take --policy prism."
+            )
+        model = self.load()
+        if self.corrector is not None:
+            model = self._judged(model, self.corrector)
+        for method in methods:
+            require_head(model, method)
+        return model
+
+    def _judged(self, writer: Any, corrector: str) -> Judged:
+        if not corrector:
+            raise ValueError("--corrector is empty; name a folder or a hub repository.")
+        judge = WithModel(model=corrector, mask_id=self.mask_id, device=self.device, dtype=self.dtype).load()
+        try:
+            both = Judged(writer, judge)
+        except ValueError as error:
+            raise ValueError(f"--corrector {corrector}: {error}") from error
+        ours, theirs = (_tokenizer_of(name) for name in (self.model, corrector))
+        if ours is not None and theirs is not None and ours != theirs:
+            raise ValueError(
+                f"--corrector {corrector}: its tokenizer is not that of {self.model}, so the same ids are other words to it; "
+                "take a corrector for this tokenizer."
+            )
+        return both
+
+
+def _tokenizer_of(model: str | None) -> str | None:
+    """What tells the model's tokenizer from others; None where none lies beside it."""
+    folder = None if model is None else next(filter(has_tokenizer, folders(model)), None)
+    return None if folder is None else fingerprint(load_tokenizer(folder))
+
+
 def own_length(model: Any) -> int | None:
     """The length of the sequences the model was trained for, where it says so."""
-    backbone = model if isinstance(model, Backbone) else model.backbone
+    writer = model.writer if isinstance(model, Judged) else model
+    backbone = writer if isinstance(writer, Backbone) else writer.backbone
     return getattr(getattr(backbone, "config", None), "length", None)
 
 
 def require_head(model: Any, method: Method) -> None:
     if method.needs_head and getattr(model, "quality_head", None) is None:
         raise ValueError(
-            f"The policy {method.name!r} needs a quality head and this model has none; attach one with prism finetune, or pick "
-            "a training-free policy such as --policy vanilla."
+            f"The policy {method.name!r} needs a quality head and this model has none; attach one with prism finetune, name a "
+            "--corrector where the command has one, or pick a training-free policy such as --policy vanilla."
         )
 
 

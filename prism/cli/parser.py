@@ -11,7 +11,7 @@ from typing import Any, get_origin, get_type_hints
 import jsonargparse
 
 from prism.cli.cite import Cite
-from prism.cli.code import EvaluateCode
+from prism.cli.code import CompareCode, EvaluateCode
 from prism.cli.command import Command
 from prism.cli.demo import Demo
 from prism.cli.functions import Functions
@@ -40,7 +40,7 @@ COMMANDS: dict[str, type[Command] | dict[str, type[Command]]] = {
         "known-truth": EvaluateKnownTruth,
         "harness": EvaluateHarness,
     },
-    "compare": {"sudoku": CompareSudoku},
+    "compare": {"sudoku": CompareSudoku, "code": CompareCode},
     "reproduce": {
         "sudoku": ReproduceSudoku,
         "owt": ReproduceOwt,

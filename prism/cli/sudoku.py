@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from prism.cli.command import Command, WithModel, console, progress, require_head, show_record
+from prism.cli.command import Command, WithCorrector, console, progress, show_record
 from prism.data import sudoku
 from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.statistics import paired_difference
 from prism.evaluation.sudoku import SudokuRun, check_model, evaluate_sudoku
+from prism.models.judge import Judged
 from prism.recipes.sampling import Sampling
 from prism.sampling.policies import METHODS
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OnPuzzles(WithModel, Sampling, Command):
+class _OnPuzzles(WithCorrector, Sampling, Command):
     puzzles: Path | None = None
     """A file of puzzles: 81 characters a line (0 or . for blanks), or 81 or 89 comma-separated integers. If left out, 200
     puzzles with 30 clues are made from seed 1."""
@@ -41,7 +42,8 @@ class _OnPuzzles(WithModel, Sampling, Command):
     def measure(self, model: Any, puzzles: np.ndarray, sampling: Sampling) -> SudokuRun:
         """One policy on all puzzles."""
         policy, device = sampling.build_policy(), self.torch_device()
-        require_head(model, sampling.method())
+        if isinstance(model, Judged) and not sampling.method().needs_head:
+            model = model.writer  # who asks for no quality pays for none
         with progress(f"{sampling.policy}, {sampling.order or 'own'} order", len(puzzles)) as done:
             return evaluate_sudoku(
                 model,
@@ -65,7 +67,7 @@ class EvaluateSudoku(_OnPuzzles):
     def run(self) -> dict[str, Any]:
         clock = Stopwatch()
         self.build_policy(), self.build_draw(), self.build_schedule()  # complain before loading anything
-        puzzles, model = self.read(), self.load()
+        puzzles, model = self.read(), self.load_for(self.method())
         check_model(model.facts)
         result = self.measure(model, puzzles, self)
         summary = result.summary()
@@ -94,7 +96,7 @@ class CompareSudoku(_OnPuzzles):
         variants = [self.only_what_it_uses(name.strip()) for name in names]
         for variant in variants:
             variant.build_policy()
-        puzzles, model = self.read(), self.load()
+        puzzles, model = self.read(), self.load_for(*(variant.method() for variant in variants))
         check_model(model.facts)
         runs = {variant.policy: self.measure(model, puzzles, variant) for variant in variants}
         baseline = runs[variants[0].policy]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from rich.text import Text
 
-from prism.cli.command import Command, WithModel, console, own_length, require_head, show_record
+from prism.cli.command import Command, WithCorrector, WithModel, console, own_length, show_record
 from prism.cli.palette import quality_style
 from prism.data import sudoku
 from prism.data.writing import Board, Writing
@@ -21,7 +21,7 @@ from prism.writer import Written
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample(WithModel, TextSampling, Command):
+class Sample(WithCorrector, TextSampling, Command):
     """Generate sequences, from nothing or around a prompt."""
 
     prompt: str = ""
@@ -54,8 +54,7 @@ class Sample(WithModel, TextSampling, Command):
 
     def run(self) -> dict[str, Any]:
         clock = Stopwatch()
-        model = self.load()
-        require_head(model, self.method())
+        model = self.load_for(self.method())
         writing = self.writing(model)
         prompt = self._prompt(writing)
         mask, device = model.facts.mask_id, self.torch_device()

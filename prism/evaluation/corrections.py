@@ -8,15 +8,16 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import numpy as np
 
+from prism.data.code import Task
 from prism.data.functions import Function
-from prism.evaluation.extraction import syntax_error
+from prism.evaluation.extraction import extract, syntax_error
 from prism.evaluation.functions import FunctionsRun, Verdict
 from prism.evaluation.statistics import paired_difference
 
@@ -80,6 +81,15 @@ def corrections(before: FunctionsRun, after: FunctionsRun) -> list[Correction]:
     return [Correction(*pair) for pair in zip(*parts, strict=True)]
 
 
+def solutions(tasks: Sequence[Task], completions: Mapping[str, Sequence[str]]) -> FunctionsRun:
+    """The first completion of every task of a benchmark as such a run: whole programs beside the published solutions."""
+    missing = [task.id for task in tasks if not completions.get(task.id)]
+    if missing:
+        raise ValueError(f"{len(missing)} of {len(tasks)} tasks have no completion, {missing[0]} the first.")
+    functions = [Function(task.id, "", task.entry_point, 1, "", task.solution, documented=True) for task in tasks]
+    return FunctionsRun.of(functions, [extract(completions[task.id][0], task) for task in tasks])
+
+
 def summary(pairs: Sequence[Correction]) -> dict[str, Any]:
     """What a results file holds."""
     changes = Counter(pair.change for pair in pairs)
@@ -94,6 +104,8 @@ def summary(pairs: Sequence[Correction]) -> dict[str, Any]:
     broken = [pair for pair in pairs if pair.change is Change.BROKEN]
     return {
         "functions": len(pairs),
+        "syntax_errors_before": sum(not pair.was.parses for pair in pairs),
+        "syntax_errors_after": sum(not pair.became.parses for pair in pairs),
         "changes": {change.name.lower(): changes[change] for change in Change},
         "over_corrections": sum(changes[change] for change in Change if change.over_correction),
         **{f"gain_{name}": gain.value for name, gain in gains.items()},
@@ -101,6 +113,20 @@ def summary(pairs: Sequence[Correction]) -> dict[str, Any]:
         "errors_repaired": dict(_kinds(pair.function.prompt + pair.before for pair in repaired)),
         "errors_introduced": dict(_kinds(pair.function.prompt + pair.after for pair in broken)),
     }
+
+
+def by_task(pairs: Sequence[Correction]) -> list[dict[str, Any]]:
+    """What became of each function."""
+    return [
+        {
+            "package": pair.function.package,
+            "function": pair.function.name,
+            "line": pair.function.line,
+            "change": pair.change.name.lower(),
+            "over_correction": pair.change.over_correction,
+        }
+        for pair in pairs
+    ]
 
 
 def _kinds(programs: Iterable[str]) -> list[tuple[str, int]]:

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -20,6 +23,7 @@ from jaxtyping import Int
 from prism.data.code import parsed
 from prism.data.function_rows import FunctionRows
 from prism.data.functions import Def, Function, is_trivial
+from prism.data.processes import helpers
 from prism.evaluation.extraction import parses, undefined_names
 from prism.evaluation.record import Stopwatch
 from prism.evaluation.statistics import Interval, bootstrap_mean, rate
@@ -59,17 +63,24 @@ class Verdict:
 def judge(function: Function, body: str) -> Verdict:
     """The body as it was written after the function's prompt; nothing is repaired or cut off."""
     program, lines = function.prompt + body, [line.strip() for line in body.splitlines() if line.strip()]
-    tree = parsed(program) if parses(program) else ast.Module([], [])
+    is_python, (known, original) = parses(program), _original(function)
+    tree = parsed(program) if is_python else ast.Module([], [])
     written = next((node for node in tree.body if isinstance(node, Def)), None)  # only imports stand before it
-    known = {*function.unknown, *undefined_names(function.text)}  # pyflakes also reads annotations in quotes
     return Verdict(
-        parses=parses(program),
+        parses=is_python,
         undefined=tuple(name for name in undefined_names(program) if name not in known),
         trivial=written is not None and is_trivial(written),
-        exact=ast.dump(tree) == ast.dump(parsed(function.text)),
+        exact=ast.dump(tree) == original,
         lines=len(lines),
         repeated=1 - len(set(lines)) / len(lines) if lines else 0.0,
     )
+
+
+@lru_cache(maxsize=4096)
+def _original(function: Function) -> tuple[frozenset[str], str]:
+    """The names the original takes from its module, and its tree: the same for every body that is written in its place."""
+    known = {*function.unknown, *undefined_names(function.text)}  # pyflakes also reads annotations in quotes
+    return frozenset(known), ast.dump(parsed(function.text))
 
 
 @dataclass(frozen=True)
@@ -103,12 +114,7 @@ class FunctionsRun:
 
     @staticmethod
     def of(functions: Sequence[Function], bodies: Sequence[str], cost: Cost | None = None) -> FunctionsRun:
-        if len(functions) != len(bodies) or not functions:
-            raise ValueError(
-                f"{len(bodies)} bodies for {len(functions)} functions; give one for each, and at least one."
-            )
-        verdicts = [judge(function, body) for function, body in zip(functions, bodies, strict=True)]
-        return FunctionsRun(functions, bodies, verdicts, cost)
+        return FunctionsRun(functions, bodies, _judged(_pairs(functions, bodies)), cost)
 
     def share(self, having: Callable[[Verdict], bool]) -> Interval:
         return rate(sum(map(having, self.verdicts)), len(self.verdicts))
@@ -138,10 +144,53 @@ def _distinct_lines(bodies: Sequence[str]) -> float:
     return len(set(lines)) / len(lines) if lines else 0.0
 
 
-def evaluate_functions(
+Pair = tuple[Function, str]
+"""A function and a body for it."""
+
+
+def _pairs(functions: Sequence[Function], bodies: Sequence[str]) -> list[Pair]:
+    if len(functions) != len(bodies) or not functions:
+        raise ValueError(f"{len(bodies)} bodies for {len(functions)} functions; give one for each, and at least one.")
+    return list(zip(functions, bodies, strict=True))
+
+
+def _judged(pairs: Sequence[Pair]) -> list[Verdict]:
+    return [judge(function, body) for function, body in pairs]
+
+
+class Jury:
+    """`FunctionsRun.of` in processes of its own, so that a GPU writes the next bodies while these are read. They end when
+    nobody holds the jury any more."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers, self._pool = workers, helpers(workers, __name__)
+
+    def call(self, functions: Sequence[Function], bodies: Sequence[str], cost: Cost | None = None) -> Judging:
+        """To judge these bodies; does not wait."""
+        pairs = _pairs(functions, bodies)
+        share = -(-len(pairs) // self.workers)
+        parts = [self._pool.submit(_judged, pairs[first : first + share]) for first in range(0, len(pairs), share)]
+        return Judging(functions, bodies, parts, cost)
+
+
+@dataclass(frozen=True)
+class Judging:
+    """A run whose verdicts are on their way."""
+
+    functions: Sequence[Function]
+    bodies: Sequence[str]
+    parts: Sequence[Future[list[Verdict]]]
+    cost: Cost | None
+
+    def run(self) -> FunctionsRun:
+        """Once all are there."""
+        verdicts = list(chain.from_iterable(part.result() for part in self.parts))
+        return FunctionsRun(self.functions, self.bodies, verdicts, self.cost)
+
+
+def write_bodies(
     model: Denoiser,
     tokenizer: Any,
-    functions: Sequence[Function],
     rows: FunctionRows,
     policy: Policy,
     *,
@@ -152,20 +201,27 @@ def evaluate_functions(
     block: int | None = None,
     batch: int = 64,
     device: torch.device | str = "cpu",
-) -> FunctionsRun:
-    """A body for every function, whose rows give the prompts and the room there is. A body ends at the first end of text; what
-    it says does not depend on the batch size or on its neighbours."""
+) -> tuple[list[str], Cost]:
+    """A body for every row, which gives the prompt and the room there is. A body ends at the first end of text; what it says
+    does not depend on the batch size or on its neighbours.
+
+    At most `batch` are written at once, in batches of one size, because every other shape is compiled and recorded anew.
+    """
     clock = Stopwatch()
     prepared = Prepared(model, policy, steps=steps, draw=draw, block=block)
+    size = -(-len(rows) // -(-len(rows) // batch))
     bodies, costs = [], []
-    for first in range(0, len(rows), batch):
-        some = rows[first : first + batch].to(torch.device(device))
+    for first in range(0, len(rows), size):
+        places = torch.arange(first, first + size)
+        some = rows[places.clamp_max(len(rows) - 1)].to(torch.device(device))  # the last row stands in for missing ones
         state = start(some.tokens.long().masked_fill(some.bodies, mask_id), mask_id)
-        result = prepared(state, Noise.rows(seed, len(some), first=first, device=device))
-        for tokens, prompt in zip(result.tokens.tolist(), some.prompts.tolist(), strict=True):
+        result = prepared(state, Noise.rows(seed, size, first=first, device=device))
+        wanted = min(size, len(rows) - first)
+        for tokens, prompt in zip(result.tokens[:wanted].tolist(), some.prompts[:wanted].tolist(), strict=True):
             written = tokens[prompt:]
             written = written[: written.index(rows.end)] if rows.end in written else written
             bodies.append(tokenizer.decode(written, clean_up_tokenization_spaces=False))
-        costs.append(torch.stack([result.forwards, result.remasks, result.flipflops]).cpu().numpy())
+        counts = torch.stack([result.forwards, result.remasks, result.flipflops])
+        costs.append(counts[:, :wanted].cpu().numpy())
     forwards, remasks, flipflops = np.concatenate(costs, axis=1)
-    return FunctionsRun.of(functions, bodies, Cost(forwards, remasks, flipflops, clock.seconds))
+    return bodies, Cost(forwards, remasks, flipflops, clock.seconds)

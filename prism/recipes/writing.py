@@ -10,6 +10,7 @@ from prism.data.writing import Messages, Writing
 from prism.models.attach import PrismModel
 from prism.models.backbone import Backbone
 from prism.models.cached import Cached
+from prism.models.judge import Judged
 from prism.recipes.sampling import Sampling, pick
 from prism.writer import Eos, Model, Writer
 
@@ -36,7 +37,7 @@ class TextSampling(Sampling):
     """Texts written at once; without a cache the result does not depend on it."""
 
     def build_writer(
-        self, model: Backbone | PrismModel, writing: Writing, new_tokens: int, device: torch.device
+        self, model: Backbone | PrismModel | Judged, writing: Writing, new_tokens: int, device: torch.device
     ) -> Writer:
         return Writer(
             self.with_cache(model),
@@ -56,11 +57,13 @@ class TextSampling(Sampling):
     def build_eos(self) -> Eos:
         return Eos(pick(self.eos, {"stop": True, "keep": False}, "--eos"), self.min_tokens)
 
-    def with_cache(self, model: Backbone | PrismModel) -> Model:
+    def with_cache(self, model: Backbone | PrismModel | Judged) -> Model:
         if self.cache is None:
             if self.refresh is not None:
                 raise ValueError("--refresh renews a cache; give --cache prefix or --cache dual too.")
             return model
+        if isinstance(model, Judged):
+            raise ValueError("--cache and --corrector do not go together: a corrector reads everything at every step.")
         return Cached(model, refresh=self.refresh, suffix=not pick(self.cache, KEEPS_SUFFIX, "--cache"))
 
     def check_writing(self) -> None:

@@ -40,7 +40,7 @@ class Prepared:
     first: fewer and larger kernels, for a minute of compiling.
 
     On a GPU, and in a compiled piece, nothing waits for the device inside a run. So how many tokens a step writes cannot be
-    asked; there is room for several times the even pace, and a run that needed more, which only its end tells, is done again
+    asked; there is room for several times the even pace, and a run that needs more, which is known two steps late, begins again
     with more room. `waits` says whether to ask after all; if left out, that is in plain steps on a CPU.
     """
 
@@ -83,9 +83,11 @@ class Prepared:
     def _run(self, asked: _Running) -> Progress:
         assert self._running is not None
         _write(self._running, asked)
-        running, over = self._running, _Lagging()
+        running, in_vain, over = self._running, _Lagging(), _Lagging()
         for _ in range(asked.plan.longest if bool(asked.plan.lengths.any()) else 0):
             self._again()
+            if in_vain(~running.progress.had_room):
+                break
             if asked.plan.may_end_early and over(running.plan.finished(running.progress.state)):
                 break
         return self._running.progress

@@ -158,6 +158,7 @@ compare sudoku --model {{m}}/sudoku --puzzles {{f}}/puzzles.txt --k 60 | more th
 compare sudoku --model {{m}}/sudoku --puzzles {{f}}/puzzles.txt --steps 0 | steps=0
 compare sudoku --model {{m}}/sudoku --puzzles {{f}}/puzzles.txt --order best | Unknown order
 compare sudoku --model {{m}}/plain --puzzles {{f}}/puzzles.txt --steps 2 | needs a quality head
+compare sudoku --model {{m}}/plain --corrector {{m}}/sudoku --puzzles {{f}}/puzzles.txt --policies vanilla,random | no quality
 compare sudoku --model {{m}}/sudoku --puzzles {{f}}/missing.txt | missing.txt
 compare sudoku --model {{m}}/sudoku --puzzle x | did you mean
 {SAMPLE} --count 0 | --count 0
@@ -198,6 +199,13 @@ sample --model {{m}}/words --new_tokens 0 | --new_tokens 0
 sample --model {{m}}/words --new_tokens 3 --length 9 | give one of them
 sample --model {{m}}/words --length x | --length
 sample --model {{m}}/plain | needs a quality head
+sample --model {{m}}/plain --corrector {{m}}/plain | plain: The judge has no quality head
+sample --model {{m}}/plain --corrector {{m}}/words | must share a vocabulary
+sample --model {{m}}/plain --corrector {{m}}/nothing | nothing
+sample --model {{m}}/plain --corrector "" | --corrector
+sample --model {{m}}/plain --corrector {{m}}/sudoku --policy vanilla | asks for no quality
+sample --model {{m}}/plain --corrector {{m}}/sudoku --cache dual | do not go together
+evaluate sudoku --puzzles {{f}}/puzzles.txt --model {{m}}/plain --corrector {{m}}/words | must share a vocabulary
 sample --model {{m}}/nothing | nothing
 sample --model "" | model
 sample --model no/such/model/anywhere | no/such/model/anywhere

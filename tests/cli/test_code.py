@@ -9,6 +9,7 @@ import pytest
 from test_published import llada
 from texts import write_letters
 
+import prism
 from prism.cli import main
 from prism.evaluation.sandbox import available
 
@@ -46,9 +47,56 @@ def test_evaluate_code(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads(out.read_text())["pass@1"] == 1
 
 
+def test_compare_code(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One repaired, one introduced, told by task; tasks that only one of them has are left out."""
+    rows = [{**TASK, "task_id": n} for n in (11, 12, 13, 600)]
+    (folder / "four.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    right, wrong = "def double(x):\n    return x + x", "def double(x:\n    return x + x"
+    sides = {"before": (wrong, right, right, right), "after": (right, wrong, right)}
+    for side, texts in sides.items():
+        lines = [
+            {"task_id": f"Mbpp/{n}", "completion": text} for n, text in zip((11, 12, 13, 600), texts, strict=False)
+        ]
+        (folder / f"{side}.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    out, page = folder / "out.json", folder / "diffs.md"
+    words = ["compare", "code", "--tasks", str(folder / "four.jsonl"), "--json", str(out), "--page", str(page)]
+    words += ["--before", str(folder / "before.jsonl"), "--after"]
+    assert main([*words, str(folder / "after.jsonl")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "1 of 1 syntax errors repaired, 1 introduced" in said
+    assert "1 over-corrections in 3 of 4 tasks" in said
+    assert [(task["package"], task["change"]) for task in json.loads(out.read_text())["tasks"]] == [
+        ("Mbpp/11", "repaired"),
+        ("Mbpp/12", "broken"),
+        ("Mbpp/13", "same"),
+    ]
+    assert "-def double(x:\n+def double(x):" in page.read_text()
+    (folder / "others.jsonl").write_text(json.dumps({"task_id": "Mbpp/700", "completion": right}))
+    assert main([*words, str(folder / "others.jsonl")]) == 2
+    assert main([*words, str(folder / "none.jsonl")]) == 2
+    errors = capsys.readouterr().err
+    assert "have no task of" in errors
+    assert "--after" in errors
+
+
 @pytest.fixture
 def llama(tmp_path: Path) -> Path:
     return write_letters(llada(tmp_path))
+
+
+@pytest.mark.skipif(not available(), reason="this machine can isolate no programs")
+def test_a_corrector_judges_while_another_writes(folder: Path, llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What another corrector judged is another file's."""
+    correctors = [folder / "one", folder / "two"]
+    for path in correctors:
+        prism.attach(prism.load_backbone(llama), prism.ProjectionConfig(24)).save(path, base=str(llama))
+    out = folder / "out.json"
+    words = ["evaluate", "code", "--tasks", str(folder / "tasks.jsonl"), "--output", str(folder / "s.jsonl")]
+    words += ["--model", str(llama), "--new_tokens", "8", "--block", "4", "--k_block", "1", "--eos", "keep"]
+    assert main([*words, "--corrector", str(correctors[0]), "--json", str(out)]) == 0
+    assert json.loads(out.read_text())["nfe"] == 16
+    assert main([*words, "--corrector", str(correctors[1])]) == 2
+    assert "other settings" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not available(), reason="this machine can isolate no programs")

@@ -7,8 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from prism.cli import main
+from prism.data.sudoku import parse_puzzle
+from prism.evaluation.sudoku import puzzle_state
+from prism.models.hub import load_model
+from prism.models.judge import Judged
+from prism.noise import Noise
+from prism.recipes.sampling import Sampling
+from prism.sampling.loop import generate
 
 PUZZLE = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 FAST = ["--boards", "24", "--held_out", "8", "--batch", "4", "--steps", "2"]
@@ -59,6 +67,37 @@ def test_compare_runs_every_method(
     assert policies["vanilla"]["remasks"] == 0
     assert policies["prism"]["nfe"] == policies["vanilla"]["nfe"] == 5
     assert "prism" in capsys.readouterr().out
+
+
+def test_a_corrector_judges_what_an_untuned_model_writes(models: Path, files: Path, tmp_path: Path) -> None:
+    """Two forward passes a step, and one for methods that ask for no quality."""
+    out, puzzles = (
+        tmp_path / "out.json",
+        ["--puzzles", files / "puzzles.txt", "--steps", "6", "--json", tmp_path / "out.json"],
+    )
+    both = ["--model", models / "plain", "--corrector", models / "sudoku"]
+    assert run("evaluate", "sudoku", *both, *puzzles) == 0
+    found = result(out)
+    assert (found["nfe"], found["record"]["settings"]["corrector"]) == (12, str(models / "sudoku"))
+    assert run("compare", "sudoku", *both, *puzzles, "--policies", "vanilla,p2-self,prism") == 0
+    assert {name: row["nfe"] for name, row in result(out)["policies"].items()} == {
+        "vanilla": 6,
+        "p2-self": 6,
+        "prism": 12,
+    }
+    assert result(out)["policies"]["prism"]["remasks"] == found["remasks"] > 0
+
+    assert run("sample", *both, "--prompt", PUZZLE, "--steps", "6", "--json", out) == 0
+    sampled = result(out)
+    assert sampled["nfe"] == 12
+    board = torch.tensor(sampled["tokens"])
+    writer, judge = load_model(models / "plain").eval(), load_model(models / "sudoku").eval()
+    with torch.no_grad():
+        torch.testing.assert_close(torch.tensor(sampled["quality"]), judge.predict(board).quality, atol=1e-5, rtol=0)
+    state = puzzle_state(parse_puzzle(PUZZLE)[None])
+    policy = Sampling("prism").build_policy()
+    alone = generate(Judged(writer, judge), state, policy, steps=6, noise=Noise.rows(0, 1))
+    assert sampled["tokens"] == alone.tokens.tolist()
 
 
 def test_score_gives_a_quality_to_every_token(models: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,24 @@ def test_a_corrector_reads_with_the_tokenizer_of_its_backbone(folder: Path, tmp_
     found = sampled(tmp_path / "corrector", tmp_path, *words)
     assert found["texts"][0].startswith("hello")
     assert (len(found["quality"][0]), found["remasks"]) == (13, 2)
+
+
+def test_a_corrector_with_other_words_is_refused(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same number of ids and the same mask, and all letters mean others."""
+    corrector, other = tmp_path / "corrector", tmp_path / "other"
+    shutil.copytree(folder, tmp_path / "base")
+    for path, base in ((corrector, folder), (other, tmp_path / "base")):
+        prism.attach(prism.load_backbone(base), prism.ProjectionConfig(24)).save(path, base=str(base))
+    file = tmp_path / "base" / "tokenizer.json"
+    words = json.loads(file.read_text())
+    words["model"]["vocab"] |= {"a": words["model"]["vocab"]["b"], "b": words["model"]["vocab"]["a"]}
+    file.write_text(json.dumps(words))
+    given = ["--policy", "prism", "--k", "1", "--prompt", "hello", "--new_tokens", "8", "--eos", "keep"]
+    assert sampled(folder, tmp_path, *given, "--corrector", str(corrector))["nfe"] == 16
+    assert main(["sample", "--model", str(folder), *given, "--corrector", str(other)]) == 2
+    assert f"--corrector {other}: its tokenizer is not that of {folder}" in capsys.readouterr().err
 
 
 def test_gaps_are_filled(folder: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prism.data.functions import Function
-from prism.evaluation.corrections import Change, corrections, page, summary
+from prism.evaluation.corrections import Change, by_task, corrections, page, summary
 from prism.evaluation.functions import FunctionsRun
 
 PROMPT = 'def double(x):\n    """Twice x."""'
@@ -45,12 +45,20 @@ def test_summary() -> None:
     found = summary(pairs)
     assert set(found["changes"].values()) == {1}
     assert found["over_corrections"] == 4
+    assert (found["syntax_errors_before"], found["syntax_errors_after"]) == (1, 1)
     assert found["gain_parses"] == 0
     assert found["errors_repaired"] == {"… was never closed": 1}
     assert list(found["errors_introduced"].values()) == [1]
     better = summary(corrections(run(*[CASES[Change.REPAIRED][0]] * 9), run(*[CASES[Change.REPAIRED][1]] * 9)))
     assert better["gain_sound"] == 1
     assert better["gain_sound_interval"] == [1, 1]
+
+
+def test_every_task_is_told() -> None:
+    found = by_task(corrections(run(*(case[0] for case in CASES.values())), run(*(case[1] for case in CASES.values()))))
+    assert [task["change"] for task in found] == [change.name.lower() for change in CASES]
+    assert {task["change"] for task in found if task["over_correction"]} == {"broken", "undefined", "emptied", "spoilt"}
+    assert {(task["package"], task["function"]) for task in found} == {("numbers", "double")}
 
 
 def test_page_shows_the_diff_and_the_complaint() -> None:

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+from types import SimpleNamespace
 
+import numpy as np
+import pytest
+import torch
+from tiny_models import MASK, SIZE, dit, shaken
+
+from prism.data.function_rows import FunctionRows
 from prism.data.functions import Function
-from prism.evaluation.functions import FunctionsRun, judge
+from prism.evaluation.functions import Cost, FunctionsRun, Jury, judge, write_bodies
+from prism.models.attach import attach
+from prism.models.heads import FinalLayerConfig
+from prism.sampling.policy import Pair
+from prism.sampling.remask import Fixed, LowQuality
+from prism.sampling.unmask import Counted
 
 PROMPT = 'import math\n\n\ndef area(radius):\n    """The area of a circle."""'
 AREA = Function("shapes", "shapes/round.py", "area", 3, PROMPT, "\n    return math.pi * radius**2", documented=True)
@@ -76,3 +87,41 @@ def test_summary_counts_and_has_intervals() -> None:
 def test_every_function_needs_a_body() -> None:
     with pytest.raises(ValueError, match="1 bodies for 2 functions"):
         FunctionsRun.of([AREA, AREA], ["\n    pass"])
+
+
+def test_a_jury_says_what_one_judge_says() -> None:
+    functions, bodies = (
+        [AREA, HELPED] * 3,
+        ["\n    pass", "\n    return x", AREA.body, "\n    (", "", "\n    thrice(x)"],
+    )
+    cost = Cost(np.ones(6, int), np.zeros(6, int), np.zeros(6, int), 1.0)
+    jury = Jury(2)
+    runs = [judging.run() for judging in (jury.call(functions, bodies, cost), jury.call([AREA], [AREA.body]))]
+    assert runs[0] == FunctionsRun.of(functions, bodies, cost)
+    assert runs[1].verdicts[0].exact
+    with pytest.raises(ValueError, match="1 bodies for 2 functions"):
+        jury.call([AREA, AREA], ["\n    pass"])
+
+
+def test_batches_of_one_shape_write_the_same_bodies() -> None:
+    """Seven rows, at most three at once: three batches of three, the last filled up and cut again."""
+    model = shaken(attach(shaken(dit(), seed=1), FinalLayerConfig(SIZE)), seed=2).eval().double()
+    end, seen = 1, []
+    tokens = torch.randint(2, MASK, (7, 12), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+    rows = FunctionRows(tokens, torch.tensor([2, 3, 4, 5, 2, 3, 4], dtype=torch.int32), torch.arange(7), end)
+    words = SimpleNamespace(decode=lambda ids, clean_up_tokenization_spaces: " ".join(map(str, ids)))
+    predict = model.predict
+
+    def watched(x: torch.Tensor, attend: torch.Tensor | None = None) -> object:
+        seen.append(tuple(x.shape))
+        return predict(x, attend)
+
+    policy = Pair(Counted(), LowQuality(Fixed(1)))
+    alone, cost_alone = write_bodies(model, words, rows, policy, steps=4, mask_id=MASK, batch=1)
+    model.predict = watched
+    bodies, cost = write_bodies(model, words, rows, policy, steps=4, mask_id=MASK, batch=3)
+    assert set(seen) == {(3, 12)}
+    assert bodies == alone
+    assert len(bodies) == 7
+    assert (cost.forwards.tolist(), cost.remasks.tolist()) == ([4] * 7, cost_alone.remasks.tolist())
+    assert not any(f" {end} " in f" {body} " for body in bodies)

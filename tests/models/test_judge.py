@@ -40,3 +40,13 @@ def test_every_step_costs_two_forward_passes() -> None:
 def test_who_cannot_judge() -> None:
     with pytest.raises(ValueError, match="no quality head"):
         Judged(dit(), attach(dit(), None, tune_backbone=True))
+    with pytest.raises(ValueError, match="no quality head"):
+        Judged(dit(), dit())
+
+
+def test_judge_and_writer_are_both_there_to_be_moved_and_counted() -> None:
+    writer, judge = dit(), attach(dit(), FinalLayerConfig(SIZE))
+    both = Judged(writer, judge)
+    assert len(list(both.parameters())) == len(list(writer.parameters())) + len(list(judge.parameters()))
+    assert both.quality_head is judge.quality_head
+    assert all(weight.dtype == torch.float64 for weight in both.double().parameters())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_llama import theirs
@@ -14,8 +16,9 @@ from prism.cli import main
 from prism.models.hub import load_backbone, load_model
 from prism.models.llama import Llama
 from prism.recipes.reproduce.functions import SCALES, FunctionsStudy
-from prism.recipes.reproduce.functions_results import ORDERS, contenders
+from prism.recipes.reproduce.functions_results import COUNTED, ORDERS, contenders
 from prism.recipes.reproduce.workshop import Workshop
+from prism.recipes.sampling import Sampling
 
 TINY = SCALES["tiny"]
 
@@ -61,12 +64,59 @@ def test_the_originals_are_sound(root: Path) -> None:
 def test_report_and_diffs(root: Path) -> None:
     page = (root / "results" / "README.md").read_text()
     assert "| the originals |" in page
-    assert "steps.svg" in page
+    for figure in ("steps.svg", "sweep.svg", "transfer.svg"):
+        assert figure in page
+        assert (root / "results" / figure).stat().st_size > 1000
     rows = json.loads((root / "results" / f"corrections_{TINY.steps[0]}.json").read_text())["rows"]
     for row in rows:
         assert row["page"] in page
-        assert sum(row["changes"].values()) == TINY.functions
+        assert sum(row["changes"].values()) == len(row["tasks"]) == TINY.functions
         assert "each written twice" in (root / "results" / row["page"]).read_text()
+
+
+def test_the_sweep_holds_every_method_with_every_k_and_n(root: Path) -> None:
+    rows = json.loads((root / "results" / "sweep.json").read_text())["rows"]
+    found = {(row["steps"], row["policy"], row["k"]) for row in rows}
+    counted = {(n, policy, k) for n in TINY.swept_steps for policy in COUNTED for k in TINY.swept_ks}
+    assert found == counted | {(n, "vanilla", 0) for n in TINY.swept_steps}
+    for row in rows:
+        assert row["nfe"] == row["steps"]
+        alike = [other["remasks"] for other in rows if (other["steps"], other["k"]) == (row["steps"], row["k"])]
+        assert {row["remasks"]} == set(alike)  # so that they differ in nothing but which tokens go back
+    mine, theirs = (next(row for row in some if row["method"] == "prism K=2") for some in (rows, _methods(root)))
+    assert {name: mine[name] for name in theirs} == theirs  # written once
+
+
+def _methods(root: Path) -> list[dict[str, Any]]:
+    return json.loads((root / "results" / f"methods_{TINY.steps[0]}.json").read_text())["rows"]
+
+
+def test_a_judge_of_another_costs_a_second_forward_pass(root: Path) -> None:
+    rows = json.loads((root / "results" / "transfer.json").read_text())["rows"]
+    steps = TINY.transfer_steps
+    for order in ORDERS:
+        passes = [(row["who"], row["steps"], row["nfe"]) for row in rows if row["order"] == order]
+        assert passes[:2] == [("A alone", steps, steps)] * 2
+        for writer, found in (("B (knows bodies)", passes[2:6]), ("C (knows whole functions only)", passes[6:])):
+            assert found == [
+                (f"{writer} alone", steps, steps),
+                (f"{writer} alone", steps, steps),
+                (f"{writer} judged by A", steps, 2 * steps),
+                (f"{writer} judged by A", steps // 2, steps),
+            ]
+    assert all(row["remasks"] > 0 for row in rows if "judged" in row["who"])
+
+
+def test_what_was_written_is_kept(root: Path, tmp_path: Path) -> None:
+    """Another folder of results, and all models gone but their names."""
+    for name in ("pretrained", "conditioned", "prism"):
+        (tmp_path / "models" / name / "model").mkdir(parents=True)
+    shutil.copytree(root / "models" / "prism" / "written", tmp_path / "models" / "prism" / "written")
+    study = FunctionsStudy(TINY, Workshop(tmp_path / "models", tmp_path / "results"), root / "corpus", None)
+    sampling = Sampling("prism", k=2, order="random", steps=TINY.steps[0])
+    [run] = study.write(study.tuned(), sampling)
+    there = next(row for row in _methods(root) if row["method"] == "prism K=2")
+    assert {name: there[name] for name in run.summary()} == run.summary()
 
 
 def test_held_out_functions_are_held_out(root: Path) -> None:

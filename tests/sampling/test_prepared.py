@@ -69,6 +69,25 @@ def test_a_run_without_room_is_done_again() -> None:
     assert found.forwards.tolist() == [1, 1, 1, 1]
 
 
+def test_a_run_without_room_is_not_done_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many steps write few tokens each, and PRISM many more: those it took back."""
+    wide, steps, calls = model(SMALL_VOCABULARY + 44), 12, []
+    policy = prism.Pair(prism.Counted(), prism.LowQuality(prism.Fixed(3)))
+    predict = wide.predict
+
+    def counted(*given: Any) -> Any:
+        calls.append(given)
+        return predict(*given)
+
+    monkeypatch.setattr(wide, "predict", counted)
+    monkeypatch.setattr("prism.sampling.prepared._ROOM", 0)  # a token a row, not enough once three go back
+    state, noise = start(torch.zeros(4, LENGTH, dtype=torch.long), 0), Noise.rows(0, 4)
+    found = Prepared(wide, policy, steps=steps, waits=False)(state, noise)
+    assert found.remasks.sum() > 0
+    assert steps < len(calls) < 2 * steps
+    assert torch.equal(found.tokens, generate(wide, state, policy, steps=steps, noise=noise).tokens)
+
+
 def test_ranks_by_counting_are_ranks_by_sorting() -> None:
     scores = torch.randint(0, 6, (50, 17), generator=torch.Generator().manual_seed(0)).double()
     scores[scores == 0] = -torch.inf

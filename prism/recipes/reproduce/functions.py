@@ -8,13 +8,15 @@ has seen, and is judged by whether they are Python and use only names that exist
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from prism.data.function_corpus import FunctionCorpus
@@ -22,7 +24,8 @@ from prism.data.function_rows import FunctionBodies, FunctionRows, WholeFunction
 from prism.data.functions import Function
 from prism.data.text import load_tokenizer, vocabulary_size
 from prism.evaluation.extraction import undefined_names
-from prism.evaluation.functions import FunctionsRun, evaluate_functions
+from prism.evaluation.functions import Cost, FunctionsRun, Judging, Jury, write_bodies
+from prism.evaluation.record import plain, write_json
 from prism.losses.denoising import DenoisingLoss
 from prism.losses.masking import Batch
 from prism.losses.prism import PrismLoss
@@ -30,8 +33,10 @@ from prism.models.adapt import adapt, widening
 from prism.models.attach import PrismModel, attach
 from prism.models.backbone import Backbone
 from prism.models.dit import DiT, DiTConfig
+from prism.models.folder import Folder
 from prism.models.heads import BlockConfig, HeadConfig
 from prism.models.hub import load_backbone
+from prism.models.judge import Judged
 from prism.models.llama import Llama
 from prism.recipes.reproduce.workshop import Model, Workshop, on_cpu, on_gpu, to_sample
 from prism.recipes.sampling import Sampling
@@ -61,12 +66,17 @@ class Scale:
     longest_prompt: int = 128
     """Of held-out functions, so that all have room for a body."""
     validation: int = 512
-    functions: int = 1_000
-    """Held-out ones to write."""
-    at_once: int = 250
+    functions: int = 384
+    """Held-out ones to write: a rate is told within 5 points. All results together take 5,344 forward passes of all of them."""
+    at_once: int = 384
     steps: tuple[int, ...] = (128, 64, 32, 16)
     ks: tuple[int, ...] = (2, 8)
     """Tokens PRISM takes back at each step."""
+    swept_steps: tuple[int, ...] = (64, 32, 16)
+    """N and K of the sweep, in which every counted method takes back every number of tokens."""
+    swept_ks: tuple[int, ...] = (2, 4, 8, 16)
+    transfer_steps: int = 32
+    """Of the tuned model that judges for others."""
 
     def head(self, hidden_size: int) -> HeadConfig:
         """The paper's for text: one transformer block, its heads 64 wide."""
@@ -98,6 +108,9 @@ SCALES: dict[str, Scale] = {
         at_once=2,
         steps=(8, 4),
         ks=(2,),
+        swept_steps=(8, 4),
+        swept_ks=(1, 2),
+        transfer_steps=8,
     ),
 }
 
@@ -110,6 +123,11 @@ class FunctionsStudy:
         self.corpus, self.tokens = FunctionCorpus.load(data), data / "tokens"
         self.tokenizer = load_tokenizer(self.tokens / "tokenizer")
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._judgings: dict[Path, Judging] = {}
+
+    @cached_property
+    def _jury(self) -> Jury:
+        return Jury(min(8, os.cpu_count() or 1))
 
     def rows(self, split: str) -> FunctionRows:
         return FunctionRows.load(self.tokens, split, self.scale.length)
@@ -207,23 +225,44 @@ class FunctionsStudy:
     def load(self, path: Path) -> Any:
         return to_sample(path, self.device)
 
-    @lru_cache(maxsize=64)  # noqa: B019
-    def write(self, path: Path, sampling: Sampling, *, seed: int = 0) -> FunctionsRun:
-        """Bodies for all test functions by the model of that folder."""
-        functions, rows = self.test
-        model = self.load(path)
-        return evaluate_functions(
-            model,
-            self.tokenizer,
-            functions,
-            rows,
-            sampling.build_policy(),
-            steps=sampling.steps or self.scale.steps[0],
-            mask_id=model.facts.mask_id,
-            seed=seed,
-            draw=self.scale.loss.draw,
-            batch=self.scale.at_once,
-            device=self.device,
+    def write(self, writer: Path, *samplings: Sampling, judge: Path | None = None) -> list[FunctionsRun]:
+        """The bodies of all test functions by the model of that folder, in every way that is asked for; with a `judge`, whose
+        quality is that of another model. One way is judged while the next one is written, and what was ever written is kept."""
+        judgings = [self._judging(writer, sampling, judge) for sampling in samplings]
+        return [judging.run() for judging in judgings]
+
+    def _judging(self, writer: Path, sampling: Sampling, judge: Path | None) -> Judging:
+        # beside the model that was made last, so that bodies go with it when it is made anew
+        folder = (judge or writer).parent / "written"
+        name = f"{writer.parent.name}-{sampling.order}-{sampling.policy}-{sampling.k}-{sampling.steps}"
+        file = folder / (f"{name}.json" if judge is None else f"{name}-judged.json")
+        if file not in self._judgings:
+            self._judgings[file] = self._jury.call(self.test[0], *self._written(file, writer, sampling, judge))
+        return self._judgings[file]
+
+    def _written(self, file: Path, writer: Path, sampling: Sampling, judge: Path | None) -> tuple[list[str], Cost]:
+        """From the file, or by the models and into it."""
+        if not file.is_file():
+            model = self.load(writer) if judge is None else Judged(self.load(writer), self.load(judge))
+            assert sampling.steps is not None
+            bodies, cost = write_bodies(
+                model,
+                self.tokenizer,
+                self.test[1],
+                sampling.build_policy(),
+                steps=sampling.steps,
+                mask_id=model.facts.mask_id,
+                draw=self.scale.loss.draw,
+                batch=self.scale.at_once,
+                device=self.device,
+            )
+            counts = {name: np.asarray(value).tolist() for name, value in asdict(cost).items()}
+            write_json(file, {"sampling": plain(sampling), "bodies": bodies, "cost": counts})
+            self.workshop.tell(f"  {file.stem}: {cost.seconds:.1f} s")
+        found = Folder(file.parent).json(file.name)
+        seconds = found["cost"].pop("seconds")
+        return found["bodies"], Cost(
+            **{name: np.array(counts) for name, counts in found["cost"].items()}, seconds=seconds
         )
 
 

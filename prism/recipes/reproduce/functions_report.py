@@ -94,7 +94,7 @@ def _corrections(found: dict[str, Result], results: Path) -> str:
             row["steps"],
             row["order"],
             f"[{row['method']}]({row['page']})",
-            row["changes"]["repaired"],
+            _repaired(row),
             row["changes"]["broken"],
             row["changes"]["defined"],
             row["changes"]["undefined"],
@@ -108,6 +108,82 @@ def _corrections(found: dict[str, Result], results: Path) -> str:
     return f"## What correction mends and what it breaks\n\nOf {rows[0]['functions']:,} functions.\n\n{table(headings, lines)}"
 
 
+def _repaired(row: Result) -> str:
+    return f"{row['changes']['repaired']} of {row['syntax_errors_before']}"
+
+
+def _sweep(found: dict[str, Result], results: Path) -> str:
+    if "sweep" not in found:
+        return ""
+    rows = found["sweep"]["rows"]
+    steps, counts = (sorted({row[name] for row in rows}) for name in ("steps", "k"))
+    policies = list(dict.fromkeys(row["policy"] for row in rows if row["k"]))
+    with Figure(results / "sweep.svg", len(steps)) as axes:
+        for ax, n in zip(axes, steps, strict=True):
+            ax.sharey(axes[0])
+            for policy in policies:
+                # without remasking all are vanilla
+                line = pick(rows, steps=n, k=0) + pick(rows, steps=n, policy=policy)
+                colour, dash = STYLE[policy]
+                ax.plot(
+                    [row["k"] for row in line],
+                    [100 * row["sound"] for row in line],
+                    dash,
+                    color=colour,
+                    label=policy,
+                    marker=".",
+                )
+            ax.set(title=f"N = {n}", xlabel="K, tokens taken back a step", ylabel="sound bodies %", xticks=counts)
+        axes[0].legend(fontsize=7)
+    lines = [
+        [n, policy, *(share(row, "sound") for row in pick(rows, steps=n, k=0) + pick(rows, steps=n, policy=policy))]
+        for n in reversed(steps)
+        for policy in policies
+    ]
+    headings = ["N", "method", *(f"K = {k}" if k else "K = 0, vanilla" for k in counts)]
+    return (
+        "## Sound bodies by K and N\n\nEvery method that takes back K tokens at each of N steps, in random order; sound %.\n\n"
+        f"![sound bodies over K](sweep.svg)\n\n{table(headings, lines)}"
+    )
+
+
+def _transfer(found: dict[str, Result], results: Path) -> str:
+    if "transfer" not in found:
+        return ""
+    rows = found["transfer"]["rows"]
+    orders = list(dict.fromkeys(row["order"] for row in rows))
+    with Figure(results / "transfer.svg", len(orders), (4.6 * len(orders), 4.2)) as axes:
+        for ax, order in zip(axes, orders, strict=True):
+            bars = pick(rows, order=order)[::-1]
+            names = [f"{row['who']}\n{row['method']}, {row['nfe']:.0f} passes" for row in bars]
+            reach = [[abs(row["sound"] - bound) * 100 for bound in row["sound_interval"]] for row in bars]
+            colours = [STYLE[row["method"].split()[0]][0] for row in bars]
+            ax.barh(names, [100 * row["sound"] for row in bars], xerr=list(zip(*reach, strict=True)), color=colours)
+            ax.tick_params(axis="y", labelsize=6)
+            ax.set(title=f"{order} order", xlabel="sound bodies %")
+    lines = [
+        [
+            row["order"],
+            row["who"],
+            row["method"],
+            row["steps"],
+            f"{row['nfe']:.0f}",
+            share(row, "sound"),
+            gain(row, "gain"),
+            _repaired(row),
+            row["changes"]["broken"],
+        ]
+        for row in rows
+    ]
+    headings = ["order", "who", "method", "steps", "forward passes", "sound %", "over the same writer's vanilla"]
+    headings += ["syntax errors repaired", "introduced"]
+    return (
+        "## A corrector for backbones it was not tuned with\n\nA is the model tuned with PRISM; B and C are what it was made "
+        "from, without a head and untouched by PRISM. Judged by A, every step takes two forward passes: beside the same number "
+        f"of steps stands the same number of passes.\n\n![transfer](transfer.svg)\n\n{table(headings, lines)}"
+    )
+
+
 def _training(found: dict[str, Result], results: Path) -> str:
     if "training" not in found:
         return ""
@@ -118,4 +194,4 @@ def _training(found: dict[str, Result], results: Path) -> str:
     return f"## Training\n\n{table(['model', 'step chosen', 'held-out loss', 'seconds'], lines)}"
 
 
-SECTIONS: tuple[Section, ...] = (_methods, _steps, _corrections, _training)
+SECTIONS: tuple[Section, ...] = (_methods, _steps, _sweep, _corrections, _transfer, _training)

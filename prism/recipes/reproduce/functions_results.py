@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from prism.evaluation.corrections import corrections, page, summary
+from prism.evaluation.corrections import by_task, corrections, page, summary
 from prism.evaluation.functions import FunctionsRun
 from prism.evaluation.record import Stopwatch, plain
-from prism.evaluation.statistics import paired_difference
 from prism.recipes.reproduce.functions import FunctionsStudy
 from prism.recipes.reproduce.sudoku_results import name_of
 from prism.recipes.sampling import Sampling
 
 ORDERS = ("random", "confidence")
+COUNTED = ("random", "remdm-conf-topk", "p2-self", "prism")
+"""Methods that take back K tokens at each step, whichever they are."""
 
 
 def contenders(study: FunctionsStudy) -> tuple[Sampling, ...]:
@@ -54,19 +53,49 @@ def methods(steps: int) -> Callable[[FunctionsStudy], dict[str, Any]]:
     def measure(study: FunctionsStudy) -> dict[str, Any]:
         clock, rows, path = Stopwatch(), [], study.tuned()
         for order in ORDERS:
-            vanilla = study.write(path, Sampling("vanilla", order=order, steps=steps))
-            for contender in contenders(study):
-                sampling = replace(contender, order=order, steps=steps)
-                run = study.write(path, sampling)
-                gain = paired_difference(_sound(run), _sound(vanilla))
-                row = {"method": name_of(sampling), "order": order, "steps": steps, **run.summary()}
-                rows.append({**row, "gain": gain.value, "gain_interval": [gain.low, gain.high]})
-                study.workshop.tell(f"  {order} order, {name_of(sampling)}: sound {run.share(attrgetter('sound'))}")
-        record = clock.record("reproduce functions", study.scale, seed=0, model=study.load(path))
-        return {"rows": rows, "record": plain(record)}
+            samplings = [replace(contender, order=order, steps=steps) for contender in contenders(study)]
+            rows += _rows(samplings, study.write(path, *samplings))
+            for row in rows[-len(samplings) :]:
+                study.workshop.tell(f"  {order} order, {row['method']}: sound {row['sound']:.3f}")
+        return {"rows": rows, "record": _record(clock, study, path)}
 
     measure.__doc__ = f"Every method with {steps} forward passes, in both orders, with the same weights."
     return measure
+
+
+def sweep(study: FunctionsStudy) -> dict[str, Any]:
+    """Every counted method with every K and every N, in random order, with the same weights."""
+    clock, rows, path = Stopwatch(), [], study.tuned()
+    for steps in study.scale.swept_steps:
+        samplings = [
+            Sampling("vanilla", order="random", steps=steps),
+            *(Sampling(name, k=k, order="random", steps=steps) for name in COUNTED for k in study.scale.swept_ks),
+        ]
+        found = _rows(samplings, study.write(path, *samplings))
+        rows += [
+            {**row, "policy": sampling.policy, "k": sampling.k or 0}
+            for sampling, row in zip(samplings, found, strict=True)
+        ]
+    return {"rows": rows, "record": _record(clock, study, path)}
+
+
+def transfer(study: FunctionsStudy) -> dict[str, Any]:
+    """A's quality for what backbones write that PRISM never touched (the paper's last analysis); two forward passes a step."""
+    clock, rows, a = Stopwatch(), [], study.tuned()
+    writers = {"B (knows bodies)": study.conditioned(), "C (knows whole functions only)": study.pretrained()}
+    steps, k = study.scale.transfer_steps, max(study.scale.ks)
+    for path in (a, *writers.values()):
+        study.load(path)  # all of them before any is compiled: loading one drops what is compiled
+    for order in ORDERS:
+        vanilla = Sampling("vanilla", order=order, steps=steps)
+        own, prism = (Sampling(name, k=k, order=order, steps=steps) for name in ("p2-self", "prism"))
+        rows += [{"who": "A alone", **row} for row in _rows((vanilla, prism), study.write(a, vanilla, prism))]
+        for name, writer in writers.items():
+            alone, judged = (vanilla, own), (prism, replace(prism, steps=(steps + 1) // 2))
+            runs = [*study.write(writer, *alone), *study.write(writer, *judged, judge=a)]
+            who = [f"{name} alone"] * len(alone) + [f"{name} judged by A"] * len(judged)
+            rows += [{"who": one, **row} for one, row in zip(who, _rows((*alone, *judged), runs), strict=True)]
+    return {"rows": rows, "record": _record(clock, study, a)}
 
 
 def corrected(steps: int) -> Callable[[FunctionsStudy], dict[str, Any]]:
@@ -75,24 +104,35 @@ def corrected(steps: int) -> Callable[[FunctionsStudy], dict[str, Any]]:
     def measure(study: FunctionsStudy) -> dict[str, Any]:
         clock, rows, path = Stopwatch(), [], study.tuned()
         for order in ORDERS:
-            before = study.write(path, Sampling("vanilla", order=order, steps=steps))
-            for sampling in (Sampling("prism", k=k, order=order, steps=steps) for k in study.scale.ks):
-                pairs = corrections(before, study.write(path, sampling))
+            samplings = [Sampling("prism", k=k, order=order, steps=steps) for k in study.scale.ks]
+            before, *after = study.write(path, Sampling("vanilla", order=order, steps=steps), *samplings)
+            for sampling, run in zip(samplings, after, strict=True):
+                pairs = corrections(before, run)
                 name = f"corrections_{steps}_{order}_{sampling.k}.md"
                 title = f"Vanilla and {name_of(sampling)}, {order} order, {steps} forward passes"
                 (study.workshop.results / name).write_text(page(title, pairs), encoding="utf-8")
-                rows.append(
-                    {"method": name_of(sampling), "order": order, "steps": steps, "page": name, **summary(pairs)}
-                )
-        record = clock.record("reproduce functions", study.scale, seed=0, model=study.load(path))
-        return {"rows": rows, "record": plain(record)}
+                about = {"method": name_of(sampling), "order": order, "steps": steps, "page": name}
+                rows.append({**about, **summary(pairs), "tasks": by_task(pairs)})
+        return {"rows": rows, "record": _record(clock, study, path)}
 
     measure.__doc__ = f"What PRISM mends and what it breaks of what vanilla writes, with {steps} forward passes."
     return measure
 
 
-def _sound(run: FunctionsRun) -> np.ndarray:
-    return np.array([verdict.sound for verdict in run.verdicts], float)
+def _rows(samplings: Sequence[Sampling], runs: Sequence[FunctionsRun]) -> list[dict[str, Any]]:
+    """What each run came to, and what it mends and breaks of the first."""
+    rows = []
+    for sampling, run in zip(samplings, runs, strict=True):
+        mended = summary(corrections(runs[0], run))
+        row = {"method": name_of(sampling), "order": sampling.order, "steps": sampling.steps, **run.summary()}
+        row |= {"gain": mended["gain_sound"], "gain_interval": mended["gain_sound_interval"]}
+        row |= {name: mended[name] for name in ("syntax_errors_before", "syntax_errors_after", "changes")}
+        rows.append(row)
+    return rows
+
+
+def _record(clock: Stopwatch, study: FunctionsStudy, path: Path) -> Any:
+    return plain(clock.record("reproduce functions", study.scale, seed=0, model=study.load(path)))
 
 
 def results_of(study: FunctionsStudy) -> dict[str, Callable[[FunctionsStudy], dict[str, Any]]]:
@@ -101,5 +141,7 @@ def results_of(study: FunctionsStudy) -> dict[str, Callable[[FunctionsStudy], di
         "training": training,
         "originals": originals,
         **{f"methods_{steps}": methods(steps) for steps in study.scale.steps},
+        "sweep": sweep,
+        "transfer": transfer,
         **{f"corrections_{steps}": corrected(steps) for steps in study.scale.steps},
     }

@@ -56,7 +56,7 @@ def on_cpu(steps: int, batch: int, **settings: Any) -> Optimisation:
     return Optimisation(steps, batch, rate=Cosine(), ema=0.9, evaluate_every=max(1, steps // 2), **settings)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=3)  # a judge, and two models it judges for
 def to_sample(path: Path, device: torch.device, *, compiled: bool = True) -> Any:
     """A workshop's model to sample from: on a GPU in bfloat16, as it was trained, and compiled unless many shapes will be asked
     of it."""
