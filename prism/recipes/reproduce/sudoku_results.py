@@ -128,12 +128,14 @@ def _with_remasks(study: SudokuStudy, model: Any, policy: str, target: float) ->
 
 
 def cost(study: SudokuStudy) -> dict[str, Any]:
-    """Time per step of PRISM over vanilla and over random remasking, the three taking turns."""
-    clock, model = Stopwatch(), study.load(study.tuned())
+    """Time per step of PRISM over vanilla and over random remasking, each compiled as a whole on a GPU, the three taking turns."""
+    clock, model = Stopwatch(), study.load(study.tuned(), compiled=False)
     puzzles = study.puzzles["own"][: study.scale.at_once]
     state, noise = puzzle_state(puzzles, study.device), Noise.rows(0, len(puzzles), device=study.device)
     contenders = {
-        name_of(sampling): Prepared(model, sampling.build_policy(), steps=study.scale.blanks)
+        name_of(sampling): Prepared(
+            model, sampling.build_policy(), steps=study.scale.blanks, compiled=study.device.type == "cuda"
+        )
         for sampling in (Sampling("vanilla"), Sampling("random", k=4), Sampling("prism", k=4))
     }
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
