@@ -128,7 +128,7 @@ def _with_remasks(study: SudokuStudy, model: Any, policy: str, target: float) ->
 
 
 def cost(study: SudokuStudy) -> dict[str, Any]:
-    """Time per step of PRISM over vanilla and over random remasking, each compiled as a whole on a GPU, the three taking turns."""
+    """Time per step of PRISM over vanilla and over random remasking, compiled as a whole on a GPU, the three taking turns."""
     clock, model = Stopwatch(), study.load(study.tuned(), compiled=False)
     puzzles = study.puzzles["own"][: study.scale.at_once]
     state, noise = puzzle_state(puzzles, study.device), Noise.rows(0, len(puzzles), device=study.device)
