@@ -16,7 +16,7 @@ from prism.cli.command import Command
 from prism.cli.demo import Demo
 from prism.cli.functions import Functions
 from prism.cli.harness import EvaluateHarness
-from prism.cli.reproduce import ReproduceFunctions, ReproduceKnownTruth, ReproduceSudoku
+from prism.cli.reproduce import ReproduceFunctions, ReproduceKnownTruth, ReproduceLlada, ReproduceSudoku
 from prism.cli.sudoku import CompareSudoku, EvaluateSudoku
 from prism.cli.text import EvaluateKnownTruth, EvaluateText
 from prism.cli.tokenize import Tokenize
@@ -41,7 +41,12 @@ COMMANDS: dict[str, type[Command] | dict[str, type[Command]]] = {
         "harness": EvaluateHarness,
     },
     "compare": {"sudoku": CompareSudoku},
-    "reproduce": {"sudoku": ReproduceSudoku, "known-truth": ReproduceKnownTruth, "functions": ReproduceFunctions},
+    "reproduce": {
+        "sudoku": ReproduceSudoku,
+        "known-truth": ReproduceKnownTruth,
+        "functions": ReproduceFunctions,
+        "llada": ReproduceLlada,
+    },
     "cite": Cite,
     "demo": Demo,
 }

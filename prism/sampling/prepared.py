@@ -39,9 +39,9 @@ class Prepared:
     A batch of another shape is prepared for anew, which costs four steps. `compiled` makes one compiled piece of the step
     first: fewer and larger kernels, for a minute of compiling.
 
-    On a GPU, and in a compiled piece, nothing waits for the device inside a run. So how many tokens a step writes cannot be asked; there is room for
-    several times the even pace, and a run that needed more, which only its end tells, is done again with more room. `waits`
-    says whether to ask after all; if left out, that is in plain steps on a CPU.
+    On a GPU, and in a compiled piece, nothing waits for the device inside a run. So how many tokens a step writes cannot be
+    asked; there is room for several times the even pace, and a run that needed more, which only its end tells, is done again
+    with more room. `waits` says whether to ask after all; if left out, that is in plain steps on a CPU.
     """
 
     def __init__(

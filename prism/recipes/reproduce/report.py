@@ -35,10 +35,15 @@ STYLE = {
 
 def write_page(results: Path, about: str, sections: Sequence[Section]) -> Path:
     """`results/README.md`: what it is about, and what the sections find in `results/*.json`."""
-    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))}
+    found = read_results(results)
     page, parts = results / "README.md", [about, *(section(found, results) for section in sections)]
     page.write_text("\n\n".join(filter(None, parts)) + "\n", encoding="utf-8")
     return page
+
+
+def read_results(results: Path) -> dict[str, Result]:
+    """All results of a folder by name."""
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))}
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
