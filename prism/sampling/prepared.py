@@ -1,5 +1,6 @@
 """`generate`, prepared for many batches of one shape: on a GPU the whole step, forward pass and decision, is recorded, and the
-host does nothing but say "again"."""
+host does nothing but say "again". With a cache there are two recordings, of a step that computes everything and of one that
+computes a part, and the host says which."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ from torch import Tensor
 from prism.noise import Noise
 from prism.recording import record
 from prism.sampling.draw import Draw
-from prism.sampling.loop import Denoiser, Plan, Progress, Sample, Windowed, turn
+from prism.sampling.loop import Denoiser, Keeping, Plan, Progress, Sample, Windowed, turn
 from prism.sampling.policy import Policy
 from prism.schedule import Schedule
-from prism.state import State
+from prism.state import Mask, Prediction, State, Tokens
 
 _ROOM = 4  # times the even pace
 
@@ -56,15 +57,24 @@ class Prepared:
         compiled: bool = False,
         waits: bool | None = None,
     ) -> None:
-        if isinstance(model, Windowed):
+        if isinstance(model, Windowed) and (not isinstance(model, Keeping) or model.width(1) is None):
             raise ValueError(
-                f"A {type(model).__name__} decides at every step what to compute, which cannot be prepared; use generate."
+                f"This {type(model).__name__} computes more at one step and less at another, which cannot be prepared; use "
+                "generate, or a cache that keeps what follows the block too."
+            )
+        if isinstance(model, Windowed) and compiled:
+            raise ValueError(
+                "compiled=True makes one piece of the step, and with a cache there are two; compile the model."
             )
         self.model, self.policy, self.steps, self.draw = model, policy, steps, draw or Draw()
         self.schedule, self.block, self.compiled, self.waits = schedule or policy.schedule, block, compiled, waits
         self.room = 0
         self._running: _Running | None = None
         self._again: Callable[[], None] = lambda: None
+        self._anew: Callable[[], None] = lambda: None
+        """With a cache: the step that computes everything, where `_again` computes a part."""
+        self._said = torch.zeros(2, dtype=torch.bool)
+        """With a cache, after a step: whether what is kept is outdated, and whether the run is over."""
 
     def __call__(self, state: State, noise: Noise) -> Sample:
         plan = Plan.of(state, self.policy, self.steps, self.schedule, self.block)
@@ -83,10 +93,28 @@ class Prepared:
     def _run(self, asked: _Running) -> Progress:
         assert self._running is not None
         _write(self._running, asked)
+        if isinstance(self.model, Keeping):
+            return self._run_keeping(self.model.refresh, asked.plan)
         running, over = self._running, _Lagging()
         for _ in range(asked.plan.longest if bool(asked.plan.lengths.any()) else 0):
             self._again()
             if asked.plan.may_end_early and over(running.plan.finished(running.progress.state)):
+                break
+        return self._running.progress
+
+    def _run_keeping(self, refresh: int | None, plan: Plan) -> Progress:
+        """The host asks after every step which one comes next: a few microseconds of milliseconds."""
+        assert self._running is not None
+        outdated, age = True, 0
+        for _ in range(plan.longest if bool(plan.lengths.any()) else 0):
+            if outdated or age == refresh:
+                self._anew()
+                age = 0
+            else:
+                self._again()
+            age += 1
+            outdated, over = self._said.tolist()
+            if over and plan.may_end_early:
                 break
         return self._running.progress
 
@@ -95,6 +123,9 @@ class Prepared:
         on_gpu = asked.noise.keys.is_cuda
         waits = not (on_gpu or self.compiled) if self.waits is None else self.waits
         room = None if waits else self.room
+        if isinstance(self.model, Keeping):
+            self._prepare_keeping(self.model, asked, room)
+            return
 
         def again() -> None:
             running = self._running
@@ -105,6 +136,58 @@ class Prepared:
 
         work = torch.compile(_of_its_own(again), fullgraph=True, dynamic=False) if self.compiled else again
         self._again = _recorded(work) if on_gpu else work
+
+    def _prepare_keeping(self, model: Keeping, asked: _Running, room: int | None) -> None:
+        running, length = self._running, asked.progress.state.tokens.shape[1]
+        assert running is not None
+        width = model.width(min(self.block or length, length))
+        assert width is not None
+        self._said = torch.zeros(2, dtype=torch.bool, device=asked.noise.keys.device)
+
+        def work(way: Windowed) -> Callable[[], None]:
+            def step() -> None:
+                plan = running.plan
+                made, done = turn(way, self.policy, plan, running.noise, self.draw, running.progress, room=room)
+                was, now = made.before, replace(done.state, window=plan.window(done.state.step))
+                outdated = model.is_outdated(was.tokens, was.editable, now.tokens, now.editable)
+                self._said.copy_(torch.stack([outdated, plan.finished(now)]))
+                _write(running.progress, done)
+
+            return step
+
+        self._anew, self._again = work(_Everything(model, width)), work(_Part(model))
+        if asked.noise.keys.is_cuda:
+            # In this order: what the first one keeps stays where its recording put it, and the second one reads it there.
+            self._anew = _recorded(self._anew)
+            _write(running, asked)
+            self._anew()
+            self._again = _recorded(self._again)
+
+
+class _Everything:
+    """A model that always computes everything."""
+
+    def __init__(self, model: Keeping, width: int) -> None:
+        self.model, self.width, self.forwards = model, width, model.forwards
+
+    def predict(self, tokens: Tokens, attend: Mask | None = None) -> Prediction:
+        return self.model.predict(tokens, attend)
+
+    def predict_window(self, tokens: Tokens, attend: Mask | None, window: Mask) -> Prediction:
+        return self.model.everything(tokens, attend, window, self.width)
+
+
+class _Part:
+    """A model that never does."""
+
+    def __init__(self, model: Keeping) -> None:
+        self.model, self.forwards = model, model.forwards
+
+    def predict(self, tokens: Tokens, attend: Mask | None = None) -> Prediction:
+        return self.model.predict(tokens, attend)
+
+    def predict_window(self, tokens: Tokens, attend: Mask | None, window: Mask) -> Prediction:
+        return self.model.part(tokens, attend)
 
 
 class _Lagging:
