@@ -272,6 +272,7 @@ def main() -> None:
     if parts == ["llada"]:
         for found in llada.measure(llada.SMALL if options.small else llada.LLADA_8B, compiled=options.compile):
             write_json(options.output / "full_size.json", found | {"record": _about(clock, options)})
+            print(f"{clock.seconds:.0f} s: {', '.join(found)}", flush=True)
         print(f"wrote {write_llada_report(options.output)}")
         return
     shrink = small if options.small else lambda case: case

@@ -122,7 +122,7 @@ def measure(size: Size, *, compiled: bool) -> Iterator[dict[str, Any]]:
         found["writing"] = {}
         for rows in size.writing:
             cases = found["writing"][str(rows)] = {}
-            for name, sampler in samplers(writer, size).items():
+            for name, sampler in samplers(writer, size, compiled=compiled).items():
                 if rows == 1 or name in (CACHED, UNCACHED):
                     cases[name] = attempted(lambda sampler=sampler, rows=rows: writing(size, rows, sampler))
                     yield found
@@ -306,12 +306,13 @@ def adapter(size: Size, model: prism.PrismModel, folder: Path) -> dict[str, Any]
 
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-UNCACHED, CACHED = "no cache, recorded", "dual cache, recorded"
+UNCACHED, CACHED = "no cache", "dual cache"
 Sampler = Callable[[prism.State, prism.Noise], object]
 
 
-def samplers(model: prism.PrismModel, size: Size) -> dict[str, Sampler]:
-    """Recorded: a whole step in one launch (`Prepared`). Step by step: launched kernel by kernel, as a `Writer` does it."""
+def samplers(model: prism.PrismModel, size: Size, *, compiled: bool) -> dict[str, Sampler]:
+    """The first two differ in nothing but what a step computes: a whole step recorded and launched at once (`Prepared`), without
+    a cache everything at every step. Step by step: launched kernel by kernel, nothing compiled, as a `Writer` does it."""
     options: dict[str, Any] = {
         "steps": size.block * size.blocks, "block": size.block, "draw": prism.Draw(temperature=0.0)
     }  # fmt: skip
@@ -324,8 +325,8 @@ def samplers(model: prism.PrismModel, size: Size) -> dict[str, Sampler]:
         return write
 
     return {
-        UNCACHED: prism.Prepared(model, POLICY, **options),
-        CACHED: prism.Prepared(Cached(model), POLICY, **options),
+        UNCACHED: prism.Prepared(Cached(model, refresh=1), POLICY, compiled=compiled, **options),
+        CACHED: prism.Prepared(Cached(model), POLICY, compiled=compiled, **options),
         "dual cache, step by step": step_by_step(),
         "prefix cache, step by step": step_by_step(suffix=True),
     }

@@ -113,7 +113,11 @@ class Backbone(nn.Module, ABC):
         """The output projection: raw logits."""
 
     def predict(self, tokens: Tokens, attend: Mask | None = None, cache: Cache | None = None) -> Prediction:
-        return prediction_of(self, self(tokens, attend, cache))
+        return self.prediction(self(tokens, attend, cache))
+
+    def prediction(self, hidden: Hidden, attend: Mask | None = None) -> Prediction:
+        """What the hidden states of a forward pass amount to."""
+        return prediction_of(self, hidden)
 
     def matrices(self) -> dict[Tensor, int]:
         """The weights `Muon` may train, each with the number of matrices stacked in it: the linear layers of the blocks."""

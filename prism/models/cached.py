@@ -15,7 +15,7 @@ from torch import Tensor
 from prism.models.attach import PrismModel
 from prism.models.backbone import Backbone, Cache, Facts
 from prism.models.llama import Llama
-from prism.state import Mask, Prediction, Tokens
+from prism.state import Hidden, Mask, Prediction, Tokens
 
 
 class Cached:
@@ -68,6 +68,9 @@ class Cached:
         """The positions of the window that `everything` was given, the rest as it was kept."""
         self.cache.positions = self.positions
         return self.model.predict(tokens, attend, self.cache)
+
+    def prediction(self, hidden: Hidden, attend: Mask | None = None) -> Prediction:
+        return self.model.prediction(hidden, attend)
 
     def is_outdated(self, before: Tokens, was: Mask, tokens: Tokens, window: Mask) -> Bool[Tensor, ""]:
         """A block begins, or something outside it changed."""

@@ -18,7 +18,7 @@ from prism.noise import Noise
 from prism.sampling.draw import Draw
 from prism.sampling.policy import Law, Moment, Policy
 from prism.schedule import Budget, Schedule
-from prism.state import Counts, Mask, Prediction, State, Step, Tokens
+from prism.state import Counts, Hidden, Mask, Prediction, State, Step, Tokens
 
 MOST_STEPS = 1_000_000  # a timetable is laid out for every step; nothing needs more than a step per token
 
@@ -56,6 +56,9 @@ class Keeping(Windowed, Protocol):
 
     def part(self, tokens: Tokens, attend: Mask | None) -> Prediction:
         """Anew at `width` positions, those of the window that everything was computed for among them."""
+
+    def prediction(self, hidden: Hidden, attend: Mask | None = None) -> Prediction:
+        """What the hidden states of either amount to."""
 
     def is_outdated(self, before: Tokens, was: Mask, tokens: Tokens, window: Mask) -> Bool[Tensor, ""]:
         """Whether everything must be computed for `tokens` and `window` once `before` and the window `was` have been seen."""

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import FunctionType
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
 from jaxtyping import Bool
@@ -20,9 +20,10 @@ from prism.sampling.draw import Draw
 from prism.sampling.loop import Denoiser, Keeping, Plan, Progress, Sample, Windowed, turn
 from prism.sampling.policy import Policy
 from prism.schedule import Schedule
-from prism.state import Mask, Prediction, State, Tokens
+from prism.state import Hidden, Mask, Prediction, State, Tokens
 
 _ROOM = 4  # times the even pace
+Work = TypeVar("Work", bound=Callable[..., None])
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class Prepared:
     """A sampler to be called again and again: `prepared(state, noise)` is `generate(model, state, policy, noise=noise, …)`.
 
     A batch of another shape is prepared for anew, which costs four steps. `compiled` makes one compiled piece of the step
-    first: fewer and larger kernels, for a minute of compiling.
+    first: fewer and larger kernels, for a minute of compiling. With a cache, which large models have, it is the decision alone
+    that is compiled, and the model however it is (`model.compile`).
 
     On a GPU, and in a compiled piece, nothing waits for the device inside a run. So how many tokens a step writes cannot be
     asked; there is room for several times the even pace, and a run that needed more, which only its end tells, is done again
@@ -61,10 +63,6 @@ class Prepared:
             raise ValueError(
                 f"This {type(model).__name__} computes more at one step and less at another, which cannot be prepared; use "
                 "generate, or a cache that keeps what follows the block too."
-            )
-        if isinstance(model, Windowed) and compiled:
-            raise ValueError(
-                "compiled=True makes one piece of the step, and with a cache there are two; compile the model."
             )
         self.model, self.policy, self.steps, self.draw = model, policy, steps, draw or Draw()
         self.schedule, self.block, self.compiled, self.waits = schedule or policy.schedule, block, compiled, waits
@@ -144,50 +142,45 @@ class Prepared:
         assert width is not None
         self._said = torch.zeros(2, dtype=torch.bool, device=asked.noise.keys.device)
 
-        def work(way: Windowed) -> Callable[[], None]:
-            def step() -> None:
-                plan = running.plan
-                made, done = turn(way, self.policy, plan, running.noise, self.draw, running.progress, room=room)
-                was, now = made.before, replace(done.state, window=plan.window(done.state.step))
-                outdated = model.is_outdated(was.tokens, was.editable, now.tokens, now.editable)
-                self._said.copy_(torch.stack([outdated, plan.finished(now)]))
-                _write(running.progress, done)
+        def decide(hidden: Hidden) -> None:
+            plan = running.plan
+            given = _Given(model, hidden)
+            made, done = turn(given, self.policy, plan, running.noise, self.draw, running.progress, room=room)
+            was, now = made.before, replace(done.state, window=plan.window(done.state.step))
+            outdated = model.is_outdated(was.tokens, was.editable, now.tokens, now.editable)
+            self._said.copy_(torch.stack([outdated, plan.finished(now)]))
+            _write(running.progress, done)
 
-            return step
+        decision = torch.compile(_of_its_own(decide), fullgraph=True, dynamic=False) if self.compiled else decide
 
-        self._anew, self._again = work(_Everything(model, width)), work(_Part(model))
+        @torch.no_grad()
+        def anew() -> None:
+            state = running.progress.state
+            window = running.plan.window(state.step) & ~state.frozen
+            decision(model.everything(state.tokens, state.attend, window, width).hidden)
+
+        @torch.no_grad()
+        def again() -> None:
+            state = running.progress.state
+            decision(model.part(state.tokens, state.attend).hidden)
+
+        self._anew, self._again = anew, again
         if asked.noise.keys.is_cuda:
             # In this order: what the first one keeps stays where its recording put it, and the second one reads it there.
-            self._anew = _recorded(self._anew)
+            self._anew = _recorded(anew)
             _write(running, asked)
             self._anew()
-            self._again = _recorded(self._again)
+            self._again = _recorded(again)
 
 
-class _Everything:
-    """A model that always computes everything."""
+class _Given:
+    """A model that has computed its hidden states already."""
 
-    def __init__(self, model: Keeping, width: int) -> None:
-        self.model, self.width, self.forwards = model, width, model.forwards
-
-    def predict(self, tokens: Tokens, attend: Mask | None = None) -> Prediction:
-        return self.model.predict(tokens, attend)
-
-    def predict_window(self, tokens: Tokens, attend: Mask | None, window: Mask) -> Prediction:
-        return self.model.everything(tokens, attend, window, self.width)
-
-
-class _Part:
-    """A model that never does."""
-
-    def __init__(self, model: Keeping) -> None:
-        self.model, self.forwards = model, model.forwards
+    def __init__(self, model: Keeping, hidden: Hidden) -> None:
+        self.model, self.hidden, self.forwards = model, hidden, model.forwards
 
     def predict(self, tokens: Tokens, attend: Mask | None = None) -> Prediction:
-        return self.model.predict(tokens, attend)
-
-    def predict_window(self, tokens: Tokens, attend: Mask | None, window: Mask) -> Prediction:
-        return self.model.part(tokens, attend)
+        return self.model.prediction(self.hidden, attend)
 
 
 class _Lagging:
@@ -220,11 +213,11 @@ def _recorded(work: Callable[[], None]) -> Callable[[], None]:
         torch.set_autocast_cache_enabled(caching)
 
 
-def _of_its_own(work: Callable[[], None]) -> Callable[[], None]:
+def _of_its_own(work: Work) -> Work:
     """torch.compile remembers what it compiled by code object and gives up after eight; every sampler gets one of its own."""
     assert isinstance(work, FunctionType)
     own = FunctionType(work.__code__.replace(), work.__globals__, work.__name__, work.__defaults__, work.__closure__)
-    return cast("Callable[[], None]", own)
+    return cast("Work", own)
 
 
 def _tensors(thing: object) -> Iterator[Tensor]:

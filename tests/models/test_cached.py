@@ -119,14 +119,15 @@ def test_a_prepared_cache_computes_the_block_alone() -> None:
 
 
 def test_a_block_reads_no_vocabulary_outside_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing may be counted, a block's size is bound enough."""
+    """Where nothing may be counted, a block's size is bound enough; for the quality head too."""
     rows: list[int] = []
     judged = model()
     unembed = judged.backbone.unembed
     monkeypatch.setattr(judged.backbone, "unembed", lambda hidden: (rows.append(len(hidden)), unembed(hidden))[1])
     monkeypatch.setattr("prism.state.SMALL_VOCABULARY", 1)
     state = prism.start(torch.full((2, 20), MASK), MASK)
-    policy = prism.Pair(prism.Counted(prism.Confidence()))
+    policy = prism.Pair(prism.Counted(prism.Confidence()), prism.LowQuality(prism.Centred(1)))
+    judged.quality_head.register_forward_pre_hook(lambda _, given: rows.append(given[0].shape[:2].numel()))
     prism.Prepared(judged, policy, steps=20, block=4, waits=False)(state, prism.Noise.rows(0, 2))
     assert set(rows) == {2 * 4}
 
@@ -136,7 +137,5 @@ def test_what_has_no_cache_says_so() -> None:
         Cached(prism.DiT(prism.DiTConfig(vocab_size=5, mask_id=0, length=4, hidden_size=8, blocks=1, heads=2)))
     with pytest.raises(ValueError, match="This Cached computes more at one step and less at another"):
         prism.Prepared(Cached(model(), suffix=True), POLICY, steps=4)
-    with pytest.raises(ValueError, match="with a cache there are two"):
-        prism.Prepared(Cached(model()), POLICY, steps=4, compiled=True)
     with pytest.raises(ValueError, match="refresh=0 must be at least 1"):
         Cached(model(), refresh=0)
