@@ -311,8 +311,8 @@ Sampler = Callable[[prism.State, prism.Noise], object]
 
 
 def samplers(model: prism.PrismModel, size: Size, *, compiled: bool) -> dict[str, Sampler]:
-    """The first two differ in nothing but what a step computes: a whole step recorded and launched at once (`Prepared`), without
-    a cache everything at every step. Step by step: launched kernel by kernel, nothing compiled, as a `Writer` does it."""
+    """The first two differ in nothing but what a step computes: both are recorded and launched at once (`Prepared`), without a
+    cache everything at every step. Step by step: launched kernel by kernel, nothing compiled, as a `Writer` does it."""
     options: dict[str, Any] = {
         "steps": size.block * size.blocks, "block": size.block, "draw": prism.Draw(temperature=0.0)
     }  # fmt: skip

@@ -190,7 +190,7 @@ def test_a_fused_llama_in_bf16_is_close() -> None:
 @compiles
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")
 def test_a_compiled_and_recorded_cache_is_close_to_the_loop_s() -> None:
-    """The pieces of all layers compiled once, and the decision; kernels round otherwise, so not every token need be the same."""
+    """The pieces of all layers compiled once, and the decision; kernels round otherwise, so a token may be another."""
     model = for_sampling(llama(layers=10), torch.float32)
     options = {"steps": 20, "block": 5, "draw": prism.Draw(temperature=0.0)}
     state, noise = half_given(0), prism.Noise.rows(0, 4, device="cuda")

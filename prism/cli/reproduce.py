@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,7 @@ from prism.data import sudoku
 from prism.data.code import ON_THE_HUB
 from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.samples import Together
-from prism.evaluation.sandbox import strongest
+from prism.evaluation.sandbox import cores, strongest
 from prism.models.causal import load_llama2c
 from prism.recipes.reproduce import (
     functions,
@@ -195,9 +196,14 @@ class ReproduceLlada(Reproduction):
             if tasks not in ON_THE_HUB and not Path(tasks).is_file():
                 raise ValueError(f"{flag} {tasks}: neither a file nor one of {', '.join(ON_THE_HUB)}.")
 
+    def _judging(self) -> list[str]:
+        """Words for every evaluation: the processes of a machine share its cores, or programs would run out of time."""
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        return ["--workers", str(max(1, cores() // here)), *(["--unsafe", "true"] if self.unsafe else [])]
+
     def run(self) -> dict[str, Any]:
         scale, together = pick(self.scale, llada.SCALES, "scale"), Together()
-        tasks, say = {"humaneval": self.humaneval, "mbpp": self.mbpp}, _Commands(["--unsafe", "true"] * self.unsafe)
+        tasks, say = {"humaneval": self.humaneval, "mbpp": self.mbpp}, _Commands(self._judging())
         study = LladaStudy(scale, self._workshop(f"llada-{self.scale}"), self.model, self.data, tasks, say, together)
         results = llada.results_of(study)
         wanted = self._wanted(results)
