@@ -122,9 +122,9 @@ def measure(size: Size, *, compiled: bool) -> Iterator[dict[str, Any]]:
         found["writing"] = {}
         for rows in size.writing:
             cases = found["writing"][str(rows)] = {}
-            for name, sampler in samplers(writer, size, compiled=compiled).items():
+            for name, make in samplers(writer, size, compiled=compiled).items():
                 if rows == 1 or name in (CACHED, UNCACHED):
-                    cases[name] = attempted(lambda sampler=sampler, rows=rows: writing(size, rows, sampler))
+                    cases[name] = attempted(lambda make=make, rows=rows: writing(size, rows, make()))
                     yield found
             if all("tokens_per_second" in cases[name] for name in (CACHED, UNCACHED)):
                 cases["times_faster"] = cases[CACHED]["tokens_per_second"] / cases[UNCACHED]["tokens_per_second"]
@@ -310,7 +310,7 @@ UNCACHED, CACHED = "no cache", "dual cache"
 Sampler = Callable[[prism.State, prism.Noise], object]
 
 
-def samplers(model: prism.PrismModel, size: Size, *, compiled: bool) -> dict[str, Sampler]:
+def samplers(model: prism.PrismModel, size: Size, *, compiled: bool) -> dict[str, Callable[[], Sampler]]:
     """The first two differ in nothing but what a step computes: both are recorded and launched at once (`Prepared`), without a
     cache everything at every step. Step by step: launched kernel by kernel, nothing compiled, as a `Writer` does it."""
     options: dict[str, Any] = {
@@ -325,15 +325,17 @@ def samplers(model: prism.PrismModel, size: Size, *, compiled: bool) -> dict[str
         return write
 
     return {
-        UNCACHED: prism.Prepared(Cached(model, refresh=1), POLICY, compiled=compiled, **options),
-        CACHED: prism.Prepared(Cached(model), POLICY, compiled=compiled, **options),
-        "dual cache, step by step": step_by_step(),
-        "prefix cache, step by step": step_by_step(suffix=True),
+        UNCACHED: lambda: prism.Prepared(Cached(model, refresh=1), POLICY, compiled=compiled, **options),
+        CACHED: lambda: prism.Prepared(Cached(model), POLICY, compiled=compiled, **options),
+        "dual cache, step by step": step_by_step,
+        "prefix cache, step by step": lambda: step_by_step(suffix=True),
     }
 
 
 def writing(size: Size, rows: int, sampler: Sampler) -> dict[str, Any]:
-    """Whole blocks in the middle of the text, where a prefix cache computes half of it; the rest is given. One token a step."""
+    """Whole blocks in the middle of the text, where a prefix cache computes half of it; the rest is given. One token a step.
+
+    The memory is that of the process: the trained model's own q, k and v, into which LoRA is not worked, are there as well."""
     length, timed_tokens = size.prompt + size.new_tokens, size.block * size.blocks
     first = size.prompt + (size.new_tokens // size.block - size.blocks) // 2 * size.block
     tokens = torch.randint(0, size.model.mask_id, (rows, length), generator=torch.Generator().manual_seed(0))
