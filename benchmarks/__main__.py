@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 from typing import Any
 
 import torch
 
 import prism
+from benchmarks import llada
 from benchmarks.published import sample_steps, training_loss
-from benchmarks.report import write_report
+from benchmarks.report import write_llada_report, write_report
+from benchmarks.timing import DEVICE, DTYPE, ON_GPU, in_turns, memory, timed
 from prism.data import sudoku
 from prism.evaluation.record import Stopwatch, plain, write_json
 from prism.models.folding import for_sampling
 from prism.models.heads import HeadConfig
 from prism.recording import record
 from prism.state import State
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-ON_GPU = DEVICE.type == "cuda"
-DTYPE = torch.bfloat16 if ON_GPU else torch.float32
 
 
 @dataclass(frozen=True)
@@ -105,42 +101,6 @@ def beginning(case: Sampling) -> State:
     else:
         tokens = torch.full((case.rows, case.model.length), case.model.mask_id)
     return prism.start(tokens.to(DEVICE), case.model.mask_id)
-
-
-def timed(work: Callable[[], object]) -> float:
-    wait()
-    began = perf_counter()
-    work()
-    wait()
-    return perf_counter() - began
-
-
-def wait() -> None:
-    if ON_GPU:
-        torch.cuda.synchronize()
-
-
-def in_turns(contenders: dict[str, tuple[Callable[[], object], int]], turns: int) -> dict[str, float]:
-    """Milliseconds a step, the contenders taking turns so that a slow minute hits all; each once beforehand to warm up."""
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for turn in range(turns + 1):
-        for name, (work, steps) in contenders.items():
-            spent = timed(work) / steps
-            if turn:
-                seconds[name].append(spent)
-    return {name: 1000 * median(values) for name, values in seconds.items()}
-
-
-def memory(work: Callable[[], object]) -> float | None:
-    """Does the work. GiB at the most, beyond nothing: what a process of its own would need; None where there is no GPU."""
-    gc.collect()
-    if not ON_GPU:
-        work()
-        return None
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    work()
-    return torch.cuda.max_memory_allocated() / 2**30
 
 
 def bare_forward(model: prism.PrismModel, state: State, *, compiled: bool) -> Callable[[], object]:
@@ -286,20 +246,35 @@ def _point(axis: str, case: Sampling) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=sys.modules["benchmarks"].__doc__)
-    parser.add_argument("--only", default="sampling,training,growth", help="parts to measure, separated by commas")
+    parser.add_argument(
+        "--only",
+        default="sampling,training,growth",
+        help="parts to measure, separated by commas; or llada, alone: an 8B model with random weights (20 GB of disk)",
+    )
     parser.add_argument("--case", default="", help="only cases whose name contains this")
     parser.add_argument("--small", action="store_true", help="in miniature: minutes on a CPU")
     parser.add_argument(
         "--compile", action=argparse.BooleanOptionalAction, default=ON_GPU, help="compile our steps (GPU)"
     )
-    parser.add_argument("--output", type=Path, default=Path("results/speed"), help="where JSON, tables and plot go")
+    parser.add_argument(
+        "--output", type=Path, help="where JSON, tables and plot go; results/speed or results/llada if left out"
+    )
     options = parser.parse_args()
     parts = options.only.split(",")
-    if unknown := set(parts) - {"sampling", "training", "growth"}:
-        parser.error(f"--only {','.join(sorted(unknown))}: choose among sampling, training, growth.")
+    if unknown := set(parts) - {"sampling", "training", "growth", "llada"}:
+        parser.error(f"--only {','.join(sorted(unknown))}: choose among sampling, training, growth, llada.")
+    if "llada" in parts and parts != ["llada"]:
+        parser.error("--only llada: it needs the whole GPU and has a folder of its own; measure it alone.")
     if options.compile and not ON_GPU:
         parser.error("--compile needs a GPU; leave it out.")
     clock = Stopwatch()
+    options.output = options.output or Path("results") / ("llada" if parts == ["llada"] else "speed")
+    if parts == ["llada"]:
+        for found in llada.measure(llada.SMALL if options.small else llada.LLADA_8B, compiled=options.compile):
+            write_json(options.output / "full_size.json", found | {"record": _about(clock, options)})
+            print(f"{clock.seconds:.0f} s: {', '.join(found)}", flush=True)
+        print(f"wrote {write_llada_report(options.output)}")
+        return
     shrink = small if options.small else lambda case: case
     for part, cases, measure in (("sampling", SAMPLING, sampling), ("training", TRAINING, training)):
         chosen = [shrink(case) for case in cases if options.case in case.name] if part in parts else []

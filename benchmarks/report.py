@@ -27,6 +27,90 @@ def write_report(results: Path) -> Path:
     return page
 
 
+def write_llada_report(results: Path) -> Path:
+    """`results/README.md` about a model of LLaDA-8B's size."""
+    found = json.loads((results / "full_size.json").read_text(encoding="utf-8"))
+    record, size, checkpoint = found["record"], found["size"], found["checkpoint"]
+    chip = next(iter(found["chip"].values()))
+    about = (
+        f"{found['parameters'] / 1e9:.2f}B random weights, {record['device']}, {record['dtype']}, torch "
+        f"{record['versions'].get('torch', '?')}. What is measured and how stands in `benchmarks/llada.py`. These weights "
+        "write nonsense; the figures are about time and memory alone."
+    )
+    step = (
+        f"{size['rows']} sequences of {size['length']} tokens; LoRA of rank {size['rank']} and the head learn. The chip "
+        f"multiplies matrices of {size['square']} at {chip:.4g} TFLOP/s; asked for are 45 % of that, below 80 GiB."
+    )
+    text = (
+        f"{size['new_tokens']} tokens in blocks of {size['block']}, one token a step; {size['blocks']} blocks in the middle "
+        "are timed, with what a cache computes when they begin. Asked for: the dual cache 4 times as fast as none with 1 "
+        "sequence, 12 times with 8."
+    )
+    files = [
+        ["checkpoint written, shard by shard", f"{checkpoint['seconds']:.1f}", _gb(checkpoint)],
+        [f"loaded, from {found['loading']['from']}", f"{found['loading']['seconds']:.1f}", _gb(checkpoint)],
+        *_adapter_rows(found.get("adapter", {})),
+    ]
+    parts = [
+        f"# LLaDA at full size: results\n\nMade by `python -m benchmarks --only llada`: {about}",
+        table(["", "seconds", "GB"], files),
+        f"## One PRISM step\n\n{step}",
+        table(["way", "seconds a step", "TFLOP/s", "of the chip's", "GiB"], _training_rows(found, chip)),
+        f"## Writing\n\n{text}",
+        table(["sequences", "way", "ms a step", "tokens/s", "times as fast as none", "GiB"], _writing_rows(found)),
+    ]
+    page = results / "README.md"
+    page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return page
+
+
+def _training_rows(found: dict[str, Any], chip: float) -> list[list[str]]:
+    rows = []
+    for name, way in found.get("training", {}).items():
+        if "failed" in way:
+            rows.append([name, way["failed"], "", "", ""])
+            continue
+        pace = way["tflops"]
+        rows.append(
+            [name, f"{way['seconds_per_step']:.3f}", f"{pace:.4g}", f"{100 * pace / chip:.0f} %", _peak(way)],
+        )
+    return rows
+
+
+def _adapter_rows(adapter: dict[str, Any]) -> list[list[str]]:
+    if "same_quality" not in adapter:
+        return []
+    then = "the same quality to the last bit" if adapter["same_quality"] else "ANOTHER quality"
+    return [
+        ["adapter saved", f"{adapter['saving_seconds']:.1f}", _gb(adapter)],
+        [f"adapter loaded: {then}", f"{adapter['loading_seconds']:.1f}", _gb(adapter)],
+    ]
+
+
+def _writing_rows(found: dict[str, Any]) -> list[list[object]]:
+    rows: list[list[object]] = []
+    for count, cases in found.get("writing", {}).items():
+        plain = next(iter(cases.values())).get("tokens_per_second")
+        for name, case in cases.items():
+            if name == "times_faster":
+                continue
+            if "failed" in case:
+                rows.append([count, name, case["failed"], "", "", ""])
+                continue
+            pace = case["tokens_per_second"]
+            times = "" if plain is None else f"{pace / plain:.1f}"
+            rows.append([count, name, f"{case['milliseconds_per_step']:.2f}", f"{pace:.0f}", times, _peak(case)])
+    return rows
+
+
+def _gb(about: dict[str, Any]) -> str:
+    return f"{about['bytes'] / 1e9:.2f}"
+
+
+def _peak(about: dict[str, Any]) -> str:
+    return "–" if about["peak_gib"] is None else f"{about['peak_gib']:.1f}"
+
+
 def sampling_table(found: dict[str, Any]) -> str:
     rows = [
         [

@@ -224,15 +224,17 @@ class Prediction:
         forbidden: Int[Tensor, " f"] | None = None,
         barred: tuple[Int[Tensor, " g"], Mask] | None = None,
         quality_logits: Callable[[], Scores] | None = None,
+        quality_of: Callable[[Float[Tensor, "n d"]], Float[Tensor, " n"]] | None = None,
     ) -> None:
-        """`forbidden` ids have probability 0 everywhere, `barred` ones at some positions."""
+        """`forbidden` ids have probability 0 everywhere, `barred` ones at some positions. `quality_of` judges hidden states one
+        by one, if the head can."""
         self.hidden = hidden
         self._unembed = unembed
         self._vocabulary = vocabulary
         self._shift = shift
         self._forbidden = forbidden
         self._barred = barred
-        self._quality_logits = quality_logits
+        self._quality_logits, self._quality_of = quality_logits, quality_of
         self._quality_cache: Scores | None = None
 
     def logits(self, where: Mask) -> Float[Tensor, "n v"]:
@@ -297,21 +299,36 @@ class Prediction:
             self._quality_cache = self._quality_logits()
         return self._quality_cache
 
+    def quality_logits_at(self, where: Mask, most: int | None) -> Scores:
+        """The same, right at the positions of `where` at least, of which there are at most `most` if that is known."""
+        if self._quality_of is None or most is None or most >= where.numel():
+            return self.quality_logits
+        index = torch.nonzero_static(where.flatten(), size=most, fill_value=0)[:, 0]
+        found = self._quality_of(self.hidden.flatten(0, 1).index_select(0, index))
+        return found.new_zeros(where.numel()).index_copy(0, index, found).view(where.shape)
+
     @property
     def quality(self) -> Scores:
         """g^i: the probability that the token at i is right given the rest of the sequence."""
         return self.quality_logits.float().sigmoid()
 
-    def judged_by(self, quality_logits: Callable[[], Scores]) -> Prediction:
+    def judged_by(
+        self,
+        quality_logits: Callable[[], Scores],
+        quality_of: Callable[[Float[Tensor, "n d"]], Float[Tensor, " n"]] | None = None,
+    ) -> Prediction:
         """The same prediction with somebody else's quality."""
-        return self._changed(self._barred, quality_logits)
+        return self._changed(self._barred, quality_logits, quality_of)
 
     def without(self, ids: Int[Tensor, " f"], where: Mask) -> Prediction:
         """The same prediction with probability 0 for the tokens `ids` at the positions of `where`."""
-        return self._changed((ids, where), self._quality_logits)
+        return self._changed((ids, where), self._quality_logits, self._quality_of)
 
     def _changed(
-        self, barred: tuple[Int[Tensor, " g"], Mask] | None, quality_logits: Callable[[], Scores] | None
+        self,
+        barred: tuple[Int[Tensor, " g"], Mask] | None,
+        quality_logits: Callable[[], Scores] | None,
+        quality_of: Callable[[Float[Tensor, "n d"]], Float[Tensor, " n"]] | None,
     ) -> Prediction:
         return Prediction(
             self.hidden,
@@ -321,6 +338,7 @@ class Prediction:
             forbidden=self._forbidden,
             barred=barred,
             quality_logits=quality_logits,
+            quality_of=quality_of,
         )
 
     @property

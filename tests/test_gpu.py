@@ -12,6 +12,7 @@ import torch
 
 import prism
 from prism.data.shards import Stream
+from prism.models.cached import Cached
 from prism.models.folding import for_sampling
 from prism.noise import Purpose
 
@@ -140,3 +141,78 @@ def test_bf16_sampling_ends_without_masks() -> None:
     policy = prism.Pair(prism.Counted(), prism.LowQuality(prism.Fixed(2)))
     result = prism.generate(model, state, policy, steps=16, noise=prism.Noise.rows(0, 16, device="cuda"))
     assert not (result.tokens == 0).any()
+
+
+def llama(layers: int = 3) -> prism.PrismModel:
+    """A small LLaDA with LoRA and a head that are not zero, and a vocabulary too large to be read everywhere."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "heads": 4, "kv_heads": 4, "intermediate_size": 96, "head_size": 16}
+    backbone = prism.Llama(prism.LlamaConfig(vocab_size=300, mask_id=0, length=64, layers=layers, **sizes))
+    targets = ("q_proj", "k_proj", "v_proj")
+    model = prism.attach(backbone, prism.ProjectionConfig(64), lora=prism.Lora(4, 4.0, targets))
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.15)
+    return model.cuda().eval()
+
+
+def half_given(seed: int) -> prism.State:
+    tokens = torch.randint(1, 300, (4, 32), generator=torch.Generator().manual_seed(seed))
+    return prism.start((tokens * (torch.arange(32) < 12)).cuda(), 0)
+
+
+CORRECTING = prism.Pair(prism.Counted(prism.Confidence()), prism.LowQuality(prism.Centred(3)))
+
+
+@pytest.mark.parametrize("refresh", [None, 3])
+def test_a_recorded_cache_is_the_loop_s(refresh: int | None) -> None:
+    """Two recordings that share memory, run after run."""
+    model = for_sampling(llama(), torch.float64)
+    options = {"steps": 20, "block": 5, "draw": prism.Draw(temperature=0.0)}
+    prepared = prism.Prepared(Cached(model, refresh=refresh), CORRECTING, **options)
+    for seed in (0, 1, 2):
+        state, noise = half_given(seed), prism.Noise.rows(seed, 4, device="cuda")
+        found = prepared(state, noise)
+        expected = prism.generate(Cached(model, refresh=refresh), state, CORRECTING, noise=noise, **options)
+        assert torch.equal(found.tokens, expected.tokens)
+        assert torch.equal(found.forwards, expected.forwards)
+        assert torch.equal(found.remasks, expected.remasks)
+
+
+def test_a_fused_llama_in_bf16_is_close() -> None:
+    model = llama()
+    x = torch.randint(300, (4, 32), device="cuda")
+    with torch.no_grad():
+        expected = model.predict(x).hidden
+        found = for_sampling(model, torch.bfloat16).predict(x).hidden.float()
+    assert (found - expected).abs().mean() < 0.02 * expected.abs().mean()
+
+
+@compiles
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")
+def test_a_compiled_and_recorded_cache_is_close_to_the_loop_s() -> None:
+    """The pieces of all layers compiled once, and the decision; kernels round otherwise, so a token may be another."""
+    model = for_sampling(llama(layers=10), torch.float32)
+    options = {"steps": 20, "block": 5, "draw": prism.Draw(temperature=0.0)}
+    state, noise = half_given(0), prism.Noise.rows(0, 4, device="cuda")
+    expected = prism.generate(Cached(model), state, CORRECTING, noise=noise, **options)
+    torch.compiler.reset()
+    model.backbone.compile(dynamic=False)
+    found = prism.Prepared(Cached(model), CORRECTING, compiled=True, **options)(state, noise)
+    assert not (found.tokens == 0).any()
+    assert (found.tokens == expected.tokens).float().mean() > 0.9
+
+
+@compiles
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")
+@pytest.mark.parametrize("recompute", [False, True])
+def test_layers_compiled_one_by_one_train_alike(tmp_path: Path, recompute: bool) -> None:
+    examples = prism.Shuffled(torch.randint(1, 300, (64, 32), generator=torch.Generator().manual_seed(0)))
+    settings = prism.Optimisation(steps=4, batch=8, lr=1e-3, ema=None, log_every=1)
+    losses = []
+    for number, how in enumerate(({}, {"compile": True, "recompute": recompute})):
+        own = replace(settings, **how)
+        trained = prism.train(
+            llama(10), prism.PrismLoss(k=2), examples, own, folder=tmp_path / str(number), progress=False
+        )
+        losses.append([line["loss"] for line in trained.history if "loss" in line])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -62,16 +63,16 @@ class Generating(WithCorrector, TextSampling):
         if self.system is not None and not self.chat:
             raise ValueError("--system is part of a chat; give --chat true too.")
 
-    def generate(self, tasks: dict[int, Task]) -> tuple[dict[str, object], Any]:
-        """Solutions of the tasks, by number, in the file; what they cost, and the model that wrote them."""
-        model = self.load_for(self.method())
+    def generate(self, tasks: dict[int, Task], model: Any) -> dict[str, object]:
+        """Solutions of the tasks, by number, in the file; what they cost."""
+        require_head(model, self.method())
         writing = self.writing(model)
         self.check_length(self.new_tokens)
         writer = self.build_writer(model, writing, self.new_tokens, self.torch_device())
         questions = [Question(task.id, self._asked(writing, task), number) for number, task in tasks.items()]
         settings = {f.name: plain(getattr(self, f.name)) for f in fields(Generating) if f.name not in BESIDE}
         with progress("solutions", len(questions) * self.count) as done:
-            costs = write_completions(
+            return write_completions(
                 self.file(),
                 questions,
                 writer,
@@ -80,7 +81,6 @@ class Generating(WithCorrector, TextSampling):
                 settings=mark(model, settings),
                 done=done,
             )
-        return costs, model
 
     def _asked(self, writing: Writing, task: Task) -> list[int]:
         prompt = PROMPTS[self.prompt]
@@ -127,6 +127,10 @@ class EvaluateCode(Generating, Command):
             raise ValueError(f"--completions {self.completions}: no such file.")
 
     def run(self) -> dict[str, Any]:
+        return self.judged(lambda: self.load_for(self.method()))
+
+    def judged(self, load: Callable[[], Any]) -> dict[str, Any]:
+        """What a model writes that is loaded when all else is known to be well; or the given completions, and no model."""
         clock, isolation = Stopwatch(), strongest(self.unsafe)
         tasks = load_tasks(self.tasks)
         numbers = {task.id: number for number, task in enumerate(tasks)}
@@ -134,7 +138,8 @@ class EvaluateCode(Generating, Command):
             tasks = MbppSplit[self.split.upper()].of(tasks)
             if not tasks:
                 raise ValueError(f"--split {self.split}: no task of {self.tasks} is in it; choose another.")
-        costs, model = ({}, None) if self.completions else self.generate({numbers[task.id]: task for task in tasks})
+        model = None if self.completions else load()
+        costs = {} if model is None else self.generate({numbers[task.id]: task for task in tasks}, model)
         completions = read_completions(self.completions or self.file())
         if model is not None:  # the file may hold solutions of other splits, and more of each task
             completions = {task.id: completions[task.id][: self.count] for task in tasks}

@@ -16,7 +16,13 @@ from prism.cli.command import Command
 from prism.cli.demo import Demo
 from prism.cli.functions import Functions
 from prism.cli.harness import EvaluateHarness
-from prism.cli.reproduce import ReproduceFunctions, ReproduceKnownTruth, ReproduceOwt, ReproduceSudoku
+from prism.cli.reproduce import (
+    ReproduceFunctions,
+    ReproduceKnownTruth,
+    ReproduceLlada,
+    ReproduceOwt,
+    ReproduceSudoku,
+)
 from prism.cli.sudoku import CompareSudoku, EvaluateSudoku
 from prism.cli.text import EvaluateKnownTruth, EvaluateText
 from prism.cli.tokenize import Tokenize
@@ -46,6 +52,7 @@ COMMANDS: dict[str, type[Command] | dict[str, type[Command]]] = {
         "owt": ReproduceOwt,
         "known-truth": ReproduceKnownTruth,
         "functions": ReproduceFunctions,
+        "llada": ReproduceLlada,
     },
     "cite": Cite,
     "demo": Demo,

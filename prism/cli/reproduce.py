@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,15 +14,21 @@ from typing import Any, TypeVar
 import torch
 from rich.table import Table
 
+from prism.cli.code import EvaluateCode
 from prism.cli.command import Command, check_folder, console, progress, show_record
 from prism.data import sudoku
+from prism.data.code import ON_THE_HUB
 from prism.evaluation.mauve import require_mauve
 from prism.evaluation.record import Stopwatch, plain
+from prism.evaluation.samples import Together
+from prism.evaluation.sandbox import cores, strongest
 from prism.models.causal import load_llama2c
 from prism.recipes.reproduce import (
     functions,
     functions_report,
     functions_results,
+    llada,
+    llada_report,
     owt,
     owt_report,
     stories,
@@ -30,14 +38,17 @@ from prism.recipes.reproduce import (
     sudoku_results,
 )
 from prism.recipes.reproduce.functions import FunctionsStudy
+from prism.recipes.reproduce.llada import LladaStudy
 from prism.recipes.reproduce.owt import Ingredients, OwtStudy
 from prism.recipes.reproduce.report import found_in
 from prism.recipes.reproduce.stories import StoriesStudy
 from prism.recipes.reproduce.sudoku import SCALES, SudokuStudy
 from prism.recipes.reproduce.workshop import Workshop
 from prism.recipes.sampling import pick
+from prism.training.sharding import launched
 
-Study = TypeVar("Study", SudokuStudy, FunctionsStudy, StoriesStudy, OwtStudy)
+Study = TypeVar("Study", SudokuStudy, FunctionsStudy, StoriesStudy, OwtStudy, LladaStudy)
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +81,7 @@ class Reproduction(Command):
         settings: Mapping[str, Any],
     ) -> dict[str, Any]:
         """All results that are wanted and not there yet, and the page about them."""
-        clock, wanted = Stopwatch(), dict(results)
-        if self.only is not None:
-            wanted = {one.strip(): pick(one.strip(), wanted, "result (--only)") for one in self.only.split(",")}
+        clock, wanted = Stopwatch(), self._wanted(results)
         study.workshop.begin(settings)
         for result, make in wanted.items():
             console.print(f"[bold]{result}[/bold] {(make.__doc__ or '').strip()}")
@@ -82,6 +91,10 @@ class Reproduction(Command):
         record = clock.record(f"reproduce {name}", self, seed=0, device=study.device)
         show_record(record)
         return {"results": list(wanted), "page": str(page), "record": plain(record)}
+
+    def _wanted(self, results: Mapping[str, Made]) -> dict[str, Made]:
+        names = list(results) if self.only is None else [name.strip() for name in self.only.split(",")]
+        return {name: pick(name, dict(results), "result (--only)") for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,3 +231,85 @@ def _beside_the_papers(results: Path) -> Path:
             shown.add_row(f"{row['method']}\n{row['weights']}", *cells)
         console.print(f"{title} by forward passes: ours (the paper's), and our 95 % interval", shown, "", sep="\n")
     return owt_report.write_report(results)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceLlada(Reproduction):
+    """The paper's experiment with LLaDA-8B: fine-tune it with PRISM on code, write HumanEval and MBPP with every method, and
+    print what they solve beside the paper's table.
+
+    What its folders hold already is not made again: after an interruption the same command goes on. With accelerate launch
+    several GPUs or machines tune together and share the writing.
+    """
+
+    scale: str = "paper"
+    """paper (LLaDA-8B, many GPUs and days), or tiny (for a tiny model on a CPU; it shows that everything runs)."""
+    model: str = "GSAI-ML/LLaDA-8B-Instruct"
+    """Folder or hub name of the model to tune, with its tokenizer."""
+    data: Path | None = None
+    """JSON lines of conversations, as prism finetune takes them; opc-sft-stage2 from the hub, as in the paper, if left out."""
+    humaneval: str = "humaneval"
+    """HumanEval: a published file (HumanEval.jsonl.gz), or its name on the hub."""
+    mbpp: str = "mbpp"
+    """MBPP: a published file (mbpp.jsonl), or its name on the hub."""
+    unsafe: bool = False
+    """Run the programs with your own rights where this machine can isolate them in no way."""
+
+    def check(self) -> None:
+        super().check()
+        if importlib.util.find_spec("pyflakes") is None:  # or it would be missed when all is trained
+            raise ValueError("Undefined names are found by pyflakes; run: pip install 'prism-mdm[code]'")
+        strongest(self.unsafe)
+        llada.accumulate(pick(self.scale, llada.SCALES, "scale"), launched()[0])
+        if self.data is not None and not self.data.is_file():
+            raise ValueError(f"--data {self.data}: no such file; give JSON lines, or leave it out for the paper's.")
+        for flag, tasks in (("--humaneval", self.humaneval), ("--mbpp", self.mbpp)):
+            if tasks not in ON_THE_HUB and not Path(tasks).is_file():
+                raise ValueError(f"{flag} {tasks}: neither a file nor one of {', '.join(ON_THE_HUB)}.")
+
+    def _judging(self) -> list[str]:
+        """Words for every evaluation: the processes of a machine share its cores, or programs would run out of time."""
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        return ["--workers", str(max(1, cores() // here)), *(["--unsafe", "true"] if self.unsafe else [])]
+
+    def run(self) -> dict[str, Any]:
+        scale, together = pick(self.scale, llada.SCALES, "scale"), Together()
+        tasks, say = {"humaneval": self.humaneval, "mbpp": self.mbpp}, _Commands(self._judging())
+        study = LladaStudy(scale, self._workshop(f"llada-{self.scale}"), self.model, self.data, tasks, say, together)
+        results = llada.results_of(study)
+        wanted = self._wanted(results)
+        study.workshop.begin(study.describe())
+        study.tune()
+        gc.collect()  # what was trained is let go before it is loaded to write
+        study.make_share([run for run in study.all_runs() if f"{run.benchmark}_{run.steps}" in wanted])
+        if not together.is_main:
+            return {"results": list(wanted)}
+        made = self._make("llada", study, results, llada_report.write_report, study.describe())
+        console.print(llada_report.main_table(found_in(study.workshop.results)), soft_wrap=True)
+        return made
+
+
+class _Commands:
+    """Runs other commands within this one; those that write with the same model share it."""
+
+    def __init__(self, to_judge: list[str]) -> None:
+        """`to_judge`: words that all evaluations of code are given."""
+        self.to_judge = to_judge
+        self.loaded: tuple[str | None, Any] | None = None
+
+    def __call__(self, words: Sequence[str]) -> dict[str, Any]:
+        from prism.cli.parser import parse  # it lists this command
+
+        judging = list(words[:2]) == ["evaluate", "code"]
+        command = parse([*words, *(self.to_judge if judging else [])])
+        console.print(f"[dim]  prism {' '.join(words)}[/dim]", soft_wrap=True)
+        command.check()
+        if not isinstance(command, EvaluateCode):
+            return command.run()
+
+        def load() -> Any:
+            if self.loaded is None or self.loaded[0] != command.model:
+                self.loaded = command.model, command.load()
+            return self.loaded[1]
+
+        return command.judged(load)

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.models.backbone import Backbone, Cache, Facts, prediction_of
 from prism.models.folder import CorrectorError, Folder, check_tensors, listed, write_json, write_tensors
 from prism.models.heads import ALL_HEADS, HeadConfig, QualityHead
-from prism.state import Mask, Prediction, Tokens
+from prism.state import Hidden, Mask, Prediction, Tokens
 from prism.version import __version__
 
 FORMAT = 1
@@ -98,12 +99,21 @@ class PrismModel(nn.Module):
         return self.backbone.device
 
     def predict(self, tokens: Tokens, attend: Mask | None = None, cache: Cache | None = None) -> Prediction:
-        """One forward pass. Quality is read at a token's own position, also where its logits are read one to the left."""
-        hidden, head = self.backbone(tokens, attend, cache), self.quality_head
-        prediction = prediction_of(self.backbone, hidden)
+        """One forward pass."""
+        return self.prediction(self.backbone(tokens, attend, cache), attend)
+
+    def prediction(self, hidden: Hidden, attend: Mask | None = None) -> Prediction:
+        """What the hidden states of a forward pass amount to. Quality is read at a token's own position, also where its logits
+        are read one to the left."""
+        head, prediction = self.quality_head, prediction_of(self.backbone, hidden)
         if head is None:
             return prediction
-        return prediction.judged_by(lambda: head(hidden.to(next(head.parameters()).dtype), attend))
+
+        def quality_of(rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+            return head(rows[None].to(next(head.parameters()).dtype))[0]
+
+        everywhere = lambda: head(hidden.to(next(head.parameters()).dtype), attend)  # noqa: E731
+        return prediction.judged_by(everywhere, None if head.looks_around else quality_of)
 
     def forward(self, tokens: Tokens, attend: Mask | None = None) -> Prediction:
         return self.predict(tokens, attend)

@@ -55,7 +55,8 @@ class Facts:
 
 class Cache:
     """What a forward pass leaves behind for the next: every layer's keys and values, turned to their positions already, and the
-    last hidden states. With `positions` only those are computed anew, against what is kept of all others."""
+    last hidden states. With `positions`, the same until all are computed again, only those are computed anew, against what is
+    kept of all others."""
 
     def __init__(self) -> None:
         self.positions: Int[Tensor, "b w"] | None = None
@@ -78,9 +79,8 @@ class Cache:
         """The hidden states of all positions, the given ones in their places; what was handed out before does not change."""
         if self.positions is None or self._hidden is None:
             self._hidden = new
-        else:
-            self._hidden = self._hidden.scatter(1, self.positions[..., None].expand_as(new), new)
-        return self._hidden
+            return new
+        return self._hidden.scatter(1, self.positions[..., None].expand_as(new), new)
 
 
 class Backbone(nn.Module, ABC):
@@ -113,7 +113,11 @@ class Backbone(nn.Module, ABC):
         """The output projection: raw logits."""
 
     def predict(self, tokens: Tokens, attend: Mask | None = None, cache: Cache | None = None) -> Prediction:
-        return prediction_of(self, self(tokens, attend, cache))
+        return self.prediction(self(tokens, attend, cache))
+
+    def prediction(self, hidden: Hidden, attend: Mask | None = None) -> Prediction:
+        """What the hidden states of a forward pass amount to."""
+        return prediction_of(self, hidden)
 
     def matrices(self) -> dict[Tensor, int]:
         """The weights `Muon` may train, each with the number of matrices stacked in it: the linear layers of the blocks."""

@@ -9,19 +9,21 @@ what has been written since.
 from __future__ import annotations
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from prism.models.attach import PrismModel
 from prism.models.backbone import Backbone, Cache, Facts
 from prism.models.llama import Llama
-from prism.state import Mask, Prediction, Tokens
+from prism.state import Hidden, Mask, Prediction, Tokens
 
 
 class Cached:
     """`model` with a cache. The block is whatever the loop says it is writing (`sample(block=…)`)."""
 
     forwards: int = 1
+
+    refresh: int | None
 
     def __init__(self, model: Backbone | PrismModel, *, refresh: int | None = None, suffix: bool = False) -> None:
         """`refresh` computes everything anew after so many steps inside a block, too; `suffix` keeps the prefix alone."""
@@ -47,23 +49,39 @@ class Cached:
     def predict_window(self, tokens: Tokens, attend: Mask | None, window: Mask) -> Prediction:
         """The prediction at the positions of `window` fresh, elsewhere as it was kept."""
         self.age += 1
-        if self._is_stale(tokens, window):
-            self.age, self.cache.positions = 0, None
-            self.positions = self._to_compute(window, attend)
+        fits = self.seen is not None and self.seen[0].shape == tokens.shape and self.age != self.refresh
+        if not fits or self.seen is None or bool(self.is_outdated(*self.seen, tokens, window)):
+            self.age = 0
+            prediction = self.everything(tokens, attend, window)
         else:
-            self.cache.positions = self.positions
+            prediction = self.part(tokens, attend)
         self.seen = tokens, window
+        return prediction
+
+    def everything(self, tokens: Tokens, attend: Mask | None, window: Mask, width: int | None = None) -> Prediction:
+        """All positions, kept for what follows. With `width`, and no row's window has more, nothing waits for the device."""
+        self.cache.positions = None
+        self.positions = self._to_compute(window, attend, width)
         return self.model.predict(tokens, attend, self.cache)
 
-    def _is_stale(self, tokens: Tokens, window: Mask) -> bool:
-        """A block begins, or something outside it changed, or it has been long."""
-        if self.seen is None or self.seen[0].shape != tokens.shape or self.age == self.refresh:
-            return True
-        before, writing = self.seen
-        begins = (~window | (tokens == self.facts.mask_id)).all()  # also of another run, over the same positions
-        return bool(begins | ((window != writing) | (~window & (tokens != before))).any())
+    def part(self, tokens: Tokens, attend: Mask | None) -> Prediction:
+        """The positions of the window that `everything` was given, the rest as it was kept."""
+        self.cache.positions = self.positions
+        return self.model.predict(tokens, attend, self.cache)
 
-    def _to_compute(self, window: Mask, attend: Mask | None) -> Int[Tensor, "b w"]:
+    def prediction(self, hidden: Hidden, attend: Mask | None = None) -> Prediction:
+        return self.model.prediction(hidden, attend)
+
+    def is_outdated(self, before: Tokens, was: Mask, tokens: Tokens, window: Mask) -> Bool[Tensor, ""]:
+        """A block begins, or something outside it changed."""
+        begins = (~window | (tokens == self.facts.mask_id)).all()  # also of another run, over the same positions
+        return begins | ((window != was) | (~window & (tokens != before))).any()
+
+    def width(self, block: int) -> int | None:
+        """Of a part; None with the prefix alone, where it shrinks from block to block."""
+        return None if self.suffix else block + self.facts.field.value
+
+    def _to_compute(self, window: Mask, attend: Mask | None, width: int | None) -> Int[Tensor, "b w"]:
         """The positions of the window, padded with others where a row has fewer; with the one to its left where predictions are
         read there."""
         needed = window.long().cumsum(1) > 0 if self.suffix else window.clone()
@@ -72,5 +90,5 @@ class Cached:
         shift = self.facts.field.value
         if shift:
             needed[:, :-shift] |= needed[:, shift:].clone()
-        count = int(needed.sum(1).max())
-        return needed.long().argsort(dim=1, descending=True, stable=True)[:, : max(1, count)]
+        count = max(1, int(needed.sum(1).max())) if width is None else min(width, window.shape[1])
+        return needed.long().argsort(dim=1, descending=True, stable=True)[:, :count]

@@ -21,7 +21,9 @@ from torch.nn import functional as F
 from prism.models.attach import PrismModel, attach
 from prism.models.backbone import Backbone, Cache
 from prism.models.dit import DiT, DiTBlock, ModulatedNorm, Rotation, attention
+from prism.models.fused import FusedLlama, can_be_fused
 from prism.models.heads import BlockHead, QualityHead
+from prism.models.llama import Llama
 from prism.state import Hidden, Mask, Scores, Tokens
 
 Model = Backbone | PrismModel
@@ -29,8 +31,19 @@ Model = Backbone | PrismModel
 
 @torch.no_grad()
 def for_sampling(model: Model, dtype: torch.dtype) -> Model:
-    """The same predictions from weights of `dtype`: a folded copy of a DiT; any other model cast, and itself where it already
-    has that type."""
+    """The same predictions from weights of `dtype`: a folded copy of a DiT; a Llama fused, over the memory of the one given;
+    any other model cast, and itself where it already has that type."""
+    if not isinstance(model, PrismModel) and can_be_fused(model):
+        return FusedLlama(cast(Llama, model), dtype).eval()
+    if isinstance(model, PrismModel) and can_be_fused(model.backbone):
+        fused = FusedLlama(cast(Llama, model.backbone), dtype).eval()
+        if model.quality_head is None:
+            return fused
+        judged = attach(fused, model.head_config)
+        assert judged.quality_head is not None
+        judged.quality_head.load_state_dict(model.quality_head.state_dict())
+        judged.quality_head.to(dtype)
+        return judged.eval()
     if isinstance(model, PrismModel) and _folds(model.backbone):
         folded = FoldedDiT(model.backbone, dtype).eval()
         if model.quality_head is None:

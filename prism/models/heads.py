@@ -19,6 +19,9 @@ from prism.state import Hidden, Mask, Scores
 
 
 class QualityHead(nn.Module, ABC):
+    looks_around: bool = True
+    """Whether the quality of a token depends on other hidden states than its own."""
+
     @abstractmethod
     def forward(self, hidden: Hidden, attend: Mask | None = None) -> Scores:
         """Quality logits."""
@@ -71,6 +74,8 @@ ALL_HEADS: tuple[type[HeadConfig], ...] = (FinalLayerConfig, BlockConfig, Projec
 
 
 class FinalLayerHead(QualityHead):
+    looks_around = False
+
     def __init__(self, config: FinalLayerConfig) -> None:
         super().__init__()
         self.config = config
@@ -98,6 +103,8 @@ class BlockHead(QualityHead):
 
 
 class ProjectionHead(QualityHead):
+    looks_around = False
+
     def __init__(self, config: ProjectionConfig) -> None:
         super().__init__()
         self.config = config

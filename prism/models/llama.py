@@ -197,12 +197,11 @@ class SwiGLU(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) · w, the root mean square in float32 at least."""
+    """x / rms(x) · w, computed in float32 at least and rounded once."""
 
     def __init__(self, d: int, eps: float) -> None:
         super().__init__()
         self.weight, self.eps = nn.Parameter(torch.ones(d)), eps
 
     def forward(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
-        wide = x if x.dtype == torch.float64 else x.float()
-        return F.rms_norm(wide, x.shape[-1:], eps=self.eps).to(x.dtype) * self.weight
+        return F.rms_norm(x, x.shape[-1:], self.weight, self.eps).to(x.dtype)  # which autocast may have widened

@@ -38,6 +38,11 @@ class Draw:
         if not 0 <= self.nucleus <= 1:
             raise ValueError(f"nucleus={self.nucleus} is a probability; it must lie in 0..1 (1 keeps every token).")
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether it takes the most likely token, and no random number."""
+        return self.temperature == 0 or self.nucleus == 0
+
     def __call__(
         self, logits: Float[Tensor, "n v"], uniforms: Float[Tensor, " n"]
     ) -> tuple[Int[Tensor, " n"], Float[Tensor, " n"]]:
@@ -53,12 +58,12 @@ class Draw:
 
     def _fuses(self, logits: Float[Tensor, "n v"]) -> bool:
         """Whether the kernel will do: on a GPU, for vocabularies long enough to be worth a kernel."""
-        possible = self.temperature > 0 and self.nucleus > 0 and self.top_k is None and logits.dtype != torch.float64
+        possible = not self.is_certain and self.top_k is None and logits.dtype != torch.float64
         return possible and logits.is_cuda and logits.shape[-1] > SMALL_VOCABULARY and _HAS_TRITON
 
     def tokens(self, logits: Float[Tensor, "n v"], uniforms: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
         """One token per row; a constant added to a row's logits changes nothing."""
-        if self.temperature == 0 or self.nucleus == 0:
+        if self.is_certain:
             return logits.argmax(-1)
         logits = logits if logits.dtype == torch.float64 else logits.float()
         logits = (logits - logits.max(-1, keepdim=True).values) * (1 / self.temperature)  # nothing overflows

@@ -18,7 +18,7 @@ from prism.noise import Noise
 from prism.sampling.draw import Draw
 from prism.sampling.policy import Law, Moment, Policy
 from prism.schedule import Budget, Schedule
-from prism.state import Counts, Mask, Prediction, State, Step, Tokens
+from prism.state import Counts, Hidden, Mask, Prediction, State, Step, Tokens
 
 MOST_STEPS = 1_000_000  # a timetable is laid out for every step; nothing needs more than a step per token
 
@@ -39,6 +39,29 @@ class Windowed(Denoiser, Protocol):
 
     def predict_window(self, tokens: Tokens, attend: Mask | None, window: Mask) -> Prediction:
         """A prediction that need only be right at the positions of `window`."""
+
+
+@runtime_checkable
+class Keeping(Windowed, Protocol):
+    """A model that keeps what it computed of everything and computes a part anew: its two ways apart, for those who have to
+    know beforehand which one will be taken."""
+
+    refresh: int | None
+    """After so many steps everything is computed, if not before."""
+
+    def width(self, block: int) -> int | None:
+        """Positions of a row a part consists of when blocks have `block` of them; None if their number varies."""
+
+    def everything(self, tokens: Tokens, attend: Mask | None, window: Mask, width: int) -> Prediction: ...
+
+    def part(self, tokens: Tokens, attend: Mask | None) -> Prediction:
+        """Anew at `width` positions, those of the window that everything was computed for among them."""
+
+    def prediction(self, hidden: Hidden, attend: Mask | None = None) -> Prediction:
+        """What the hidden states of either amount to."""
+
+    def is_outdated(self, before: Tokens, was: Mask, tokens: Tokens, window: Mask) -> Bool[Tensor, ""]:
+        """Whether everything must be computed for `tokens` and `window` once `before` and the window `was` have been seen."""
 
 
 def sample(
@@ -115,7 +138,9 @@ def turn(
         prediction = model.predict_window(state.tokens, state.attend, state.editable)
     else:
         prediction = model.predict(state.tokens, state.attend)
-    now = Moment(state, prediction, plan.budget(state), noise.at(state.step), draw, waits=room is None)
+    now = Moment(
+        state, prediction, plan.budget(state), noise.at(state.step), draw, None if room is None else plan.widest
+    )
     edit = policy.decide(now)
     after = state.after(edit, edit.draft or now.draft(edit.write, room))
     had_room = progress.had_room
@@ -151,6 +176,8 @@ class Plan:
     """The step at which the next block begins."""
     t: Float[Tensor, "k n"]
     s: Float[Tensor, "k n"]
+    widest: int
+    """Editable positions, of all rows together, at the most."""
     schedule: Schedule
     rests_when_full: bool
     may_end_early: bool
@@ -190,6 +217,7 @@ class Plan:
             end=numbers[3],
             t=numbers[4],
             s=numbers[5],
+            widest=free.shape[0] * min(size, free.shape[1]),
             schedule=schedule,
             rests_when_full=policy.rests_when_full,
             may_end_early=policy.rests_when_full

@@ -32,19 +32,21 @@ class Moment:
     budget: Budget
     noise: Noise
     draw: Draw
-    waits: bool = True
-    """Whether it may wait for the device to count positions; else it reads everywhere where no bound is given."""
+    widest: int | None = None
+    """How many positions may be editable at the most, in all rows together, where it must not wait for the device to count
+    them."""
 
     def draft(self, where: Mask, most: int | None = None) -> Draft:
         """Tokens drawn at the positions of `where`, of which there are at most `most`; asking twice for a position draws the
         same token."""
         reading = self.read(where, most)
-        tokens, logs = reading.each(self.draw, reading.take(self.uniform(Purpose.TOKEN), padding=-1.0))
+        uniforms = torch.zeros_like(where, dtype=torch.float64) if self.draw.is_certain else self.uniform(Purpose.TOKEN)
+        tokens, logs = reading.each(self.draw, reading.take(uniforms, padding=-1.0))
         return Draft(reading.spread(tokens, fill=0), reading.spread(logs.exp().float(), fill=0.0))
 
     def read(self, where: Mask, most: int | None = None) -> Reading:
-        """log f^i(· | x) at the positions of `where` as they stand."""
-        return self.prediction.read(where, where.numel() if most is None and not self.waits else most)
+        """log f^i(· | x) at the positions of `where`, editable ones, as they stand."""
+        return self.prediction.read(where, self.widest if most is None else most)
 
     def uniform(self, purpose: Purpose) -> Scores:
         return self.noise.uniform(purpose, self.state.tokens.shape[1])

@@ -1,5 +1,6 @@
 """`generate`, prepared for many batches of one shape: on a GPU the whole step, forward pass and decision, is recorded, and the
-host does nothing but say "again"."""
+host does nothing but say "again". With a cache there are two recordings, of a step that computes everything and of one that
+computes a part, and the host says which."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import FunctionType
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
 from jaxtyping import Bool
@@ -16,12 +17,13 @@ from torch import Tensor
 from prism.noise import Noise
 from prism.recording import record
 from prism.sampling.draw import Draw
-from prism.sampling.loop import Denoiser, Plan, Progress, Sample, Windowed, turn
+from prism.sampling.loop import Denoiser, Keeping, Plan, Progress, Sample, Windowed, turn
 from prism.sampling.policy import Policy
 from prism.schedule import Schedule
-from prism.state import State
+from prism.state import Hidden, Mask, Prediction, State, Tokens
 
 _ROOM = 4  # times the even pace
+Work = TypeVar("Work", bound=Callable[..., None])
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class Prepared:
     """A sampler to be called again and again: `prepared(state, noise)` is `generate(model, state, policy, noise=noise, …)`.
 
     A batch of another shape is prepared for anew, which costs four steps. `compiled` makes one compiled piece of the step
-    first: fewer and larger kernels, for a minute of compiling.
+    first: fewer and larger kernels, for a minute of compiling. With a cache, which large models have, it is the decision alone
+    that is compiled, and the model however it is (`model.compile`).
 
     On a GPU, and in a compiled piece, nothing waits for the device inside a run. So how many tokens a step writes cannot be
     asked; there is room for several times the even pace, and a run that needs more, which is known two steps late, begins again
@@ -56,15 +59,20 @@ class Prepared:
         compiled: bool = False,
         waits: bool | None = None,
     ) -> None:
-        if isinstance(model, Windowed):
+        if isinstance(model, Windowed) and (not isinstance(model, Keeping) or model.width(1) is None):
             raise ValueError(
-                f"A {type(model).__name__} decides at every step what to compute, which cannot be prepared; use generate."
+                f"This {type(model).__name__} computes more at one step and less at another, which cannot be prepared; use "
+                "generate, or a cache that keeps what follows the block too."
             )
         self.model, self.policy, self.steps, self.draw = model, policy, steps, draw or Draw()
         self.schedule, self.block, self.compiled, self.waits = schedule or policy.schedule, block, compiled, waits
         self.room = 0
         self._running: _Running | None = None
         self._again: Callable[[], None] = lambda: None
+        self._anew: Callable[[], None] = lambda: None
+        """With a cache: the step that computes everything, where `_again` computes a part."""
+        self._said = torch.zeros(2, dtype=torch.bool)
+        """With a cache, after a step: whether what is kept is outdated, and whether the run is over."""
 
     def __call__(self, state: State, noise: Noise) -> Sample:
         plan = Plan.of(state, self.policy, self.steps, self.schedule, self.block)
@@ -83,6 +91,8 @@ class Prepared:
     def _run(self, asked: _Running) -> Progress:
         assert self._running is not None
         _write(self._running, asked)
+        if isinstance(self.model, Keeping):
+            return self._run_keeping(self.model.refresh, asked.plan)
         running, in_vain, over = self._running, _Lagging(), _Lagging()
         for _ in range(asked.plan.longest if bool(asked.plan.lengths.any()) else 0):
             self._again()
@@ -92,11 +102,30 @@ class Prepared:
                 break
         return self._running.progress
 
+    def _run_keeping(self, refresh: int | None, plan: Plan) -> Progress:
+        """The host asks after every step which one comes next: a few microseconds of milliseconds."""
+        assert self._running is not None
+        outdated, age = True, 0
+        for _ in range(plan.longest if bool(plan.lengths.any()) else 0):
+            if outdated or age == refresh:
+                self._anew()
+                age = 0
+            else:
+                self._again()
+            age += 1
+            outdated, over = self._said.tolist()
+            if over and plan.may_end_early:
+                break
+        return self._running.progress
+
     def _prepare(self, asked: _Running) -> None:
         self._running = _copied(asked)
         on_gpu = asked.noise.keys.is_cuda
         waits = not (on_gpu or self.compiled) if self.waits is None else self.waits
         room = None if waits else self.room
+        if isinstance(self.model, Keeping):
+            self._prepare_keeping(self.model, asked, room)
+            return
 
         def again() -> None:
             running = self._running
@@ -107,6 +136,53 @@ class Prepared:
 
         work = torch.compile(_of_its_own(again), fullgraph=True, dynamic=False) if self.compiled else again
         self._again = _recorded(work) if on_gpu else work
+
+    def _prepare_keeping(self, model: Keeping, asked: _Running, room: int | None) -> None:
+        running, length = self._running, asked.progress.state.tokens.shape[1]
+        assert running is not None
+        width = model.width(min(self.block or length, length))
+        assert width is not None
+        self._said = torch.zeros(2, dtype=torch.bool, device=asked.noise.keys.device)
+
+        def decide(hidden: Hidden) -> None:
+            plan = running.plan
+            given = _Given(model, hidden)
+            made, done = turn(given, self.policy, plan, running.noise, self.draw, running.progress, room=room)
+            was, now = made.before, replace(done.state, window=plan.window(done.state.step))
+            outdated = model.is_outdated(was.tokens, was.editable, now.tokens, now.editable)
+            self._said.copy_(torch.stack([outdated, plan.finished(now)]))
+            _write(running.progress, done)
+
+        decision = torch.compile(_of_its_own(decide), fullgraph=True, dynamic=False) if self.compiled else decide
+
+        @torch.no_grad()
+        def anew() -> None:
+            state = running.progress.state
+            window = running.plan.window(state.step) & ~state.frozen
+            decision(model.everything(state.tokens, state.attend, window, width).hidden)
+
+        @torch.no_grad()
+        def again() -> None:
+            state = running.progress.state
+            decision(model.part(state.tokens, state.attend).hidden)
+
+        self._anew, self._again = anew, again
+        if asked.noise.keys.is_cuda:
+            # In this order: what the first one keeps stays where its recording put it, and the second one reads it there.
+            self._anew = _recorded(anew)
+            _write(running, asked)
+            self._anew()
+            self._again = _recorded(again)
+
+
+class _Given:
+    """A model that has computed its hidden states already."""
+
+    def __init__(self, model: Keeping, hidden: Hidden) -> None:
+        self.model, self.hidden, self.forwards = model, hidden, model.forwards
+
+    def predict(self, tokens: Tokens, attend: Mask | None = None) -> Prediction:
+        return self.model.prediction(self.hidden, attend)
 
 
 class _Lagging:
@@ -139,11 +215,11 @@ def _recorded(work: Callable[[], None]) -> Callable[[], None]:
         torch.set_autocast_cache_enabled(caching)
 
 
-def _of_its_own(work: Callable[[], None]) -> Callable[[], None]:
+def _of_its_own(work: Work) -> Work:
     """torch.compile remembers what it compiled by code object and gives up after eight; every sampler gets one of its own."""
     assert isinstance(work, FunctionType)
     own = FunctionType(work.__code__.replace(), work.__globals__, work.__name__, work.__defaults__, work.__closure__)
-    return cast("Callable[[], None]", own)
+    return cast("Work", own)
 
 
 def _tensors(thing: object) -> Iterator[Tensor]:

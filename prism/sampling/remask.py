@@ -123,7 +123,7 @@ class LowQuality(_Lowest):
     cite: ClassVar[str] = "kim2026prism"
 
     def score(self, now: Moment) -> Scores:
-        return now.prediction.quality_logits
+        return now.prediction.quality_logits_at(now.state.committed, now.widest)
 
 
 @dataclass(frozen=True)

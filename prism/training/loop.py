@@ -23,6 +23,7 @@ from prism.losses.denoising import Loss
 from prism.losses.masking import Batch
 from prism.models.attach import PrismModel
 from prism.models.backbone import Backbone
+from prism.models.llama import Llama
 from prism.noise import Noise
 from prism.sampling.loop import Denoiser
 from prism.training.ema import Ema
@@ -94,7 +95,8 @@ def train(
 
     objective = Objective(model, loss, settings.precision)
     shared = distribute(objective, accelerator)
-    to_compile: list[nn.Module] = blocks_of(model) if is_sharded(accelerator) else [_backbone(model)]
+    # Many equal layers are compiled once and in seconds; all of them together would take minutes.
+    in_blocks = is_sharded(accelerator) or isinstance(_backbone(model), Llama)
     weights = trainable(model)
     optimizers = _optimizers(model, settings, device, sharded=is_sharded(accelerator))
     ema = None if settings.ema is None else Ema(weights, settings.ema)
@@ -113,8 +115,9 @@ def train(
     with (
         bar,
         _tracking(accelerator, description, begin),
+        _compiled_blocks(blocks_of(model) if settings.compile and in_blocks else []),
         recomputed(blocks_of(model) if settings.recompute else []),
-        _compiled(to_compile if settings.compile else []),
+        _compiled([_backbone(model)] if settings.compile and not in_blocks else []),
     ):
         for step in range(begin, settings.steps):
             if each_step is not None:
@@ -251,14 +254,35 @@ def _compiled(parts: list[nn.Module]) -> Iterator[None]:
 
 
 @contextmanager
+def _compiled_blocks(blocks: list[nn.Module]) -> Iterator[None]:
+    """Their `forward`, so that `recomputed` goes around it: a block with the checkpoint inside is not compiled at all."""
+    forwards = [torch.compile(block.forward, dynamic=False) for block in blocks]
+    with _with_forwards(blocks, forwards):
+        yield
+    if blocks:
+        torch.compiler.reset()
+
+
+@contextmanager
 def recomputed(blocks: list[nn.Module]) -> Iterator[None]:
-    for block in blocks:
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+    with _with_forwards(blocks, [partial(checkpoint, block.forward, use_reentrant=False) for block in blocks]):
+        yield
+
+
+@contextmanager
+def _with_forwards(blocks: list[nn.Module], forwards: list[Callable[..., Any]]) -> Iterator[None]:
+    """Other forward passes for a while."""
+    before = [block.__dict__.get("forward") for block in blocks]
+    for block, forward in zip(blocks, forwards, strict=True):
+        block.forward = forward
     try:
         yield
     finally:
-        for block in blocks:
-            del block.forward  # the class's own is left
+        for block, own in zip(blocks, before, strict=True):
+            if own is None:
+                del block.forward  # the class's own is left
+            else:
+                block.forward = own
 
 
 def _backbone(model: Model) -> Backbone:

@@ -90,10 +90,52 @@ def test_only_the_block_is_computed() -> None:
     assert widths == [20, 4, 4, 4] * 4
 
 
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("refresh", [None, 1, 3])
+def test_a_prepared_cache_is_the_loop_s(refresh: int | None, shifted: bool) -> None:
+    """Without counting positions, as on a GPU; batch after batch, and rows that finish their blocks at different steps."""
+    judged = model(shifted=shifted).double()
+    sure = prism.Pair(prism.Threshold(0.02), prism.LowQuality(prism.Centred(1)))
+    for policy in (POLICY, sure):
+        options = {"steps": 16, "block": 4, "draw": prism.Draw(temperature=0.0)}
+        prepared = prism.Prepared(Cached(judged, refresh=refresh), policy, waits=False, **options)
+        for seed in (0, 1):
+            noise = prism.Noise.rows(seed, 3)
+            found = prepared(prompts(), noise)
+            expected = prism.generate(Cached(judged, refresh=refresh), prompts(), policy, noise=noise, **options)
+            assert torch.equal(found.tokens, expected.tokens)
+            assert torch.equal(found.forwards, expected.forwards)
+            assert torch.equal(found.remasks, expected.remasks)
+
+
+def test_a_prepared_cache_computes_the_block_alone() -> None:
+    widths: list[int] = []
+    judged = model()
+    judged.backbone.layers[0].register_forward_pre_hook(lambda _, given: widths.append(given[0].shape[1]))
+    tokens = torch.full((2, 20), MASK)
+    tokens[:, :4] = 7
+    prism.Prepared(Cached(judged), POLICY, steps=16, block=4)(prism.start(tokens, MASK), prism.Noise.rows(0, 2))
+    assert widths == [20, 4, 4, 4] * 4
+
+
+def test_a_block_reads_no_vocabulary_outside_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing may be counted, a block's size is bound enough; for the quality head too."""
+    rows: list[int] = []
+    judged = model()
+    unembed = judged.backbone.unembed
+    monkeypatch.setattr(judged.backbone, "unembed", lambda hidden: (rows.append(len(hidden)), unembed(hidden))[1])
+    monkeypatch.setattr("prism.state.SMALL_VOCABULARY", 1)
+    state = prism.start(torch.full((2, 20), MASK), MASK)
+    policy = prism.Pair(prism.Counted(prism.Confidence()), prism.LowQuality(prism.Centred(1)))
+    judged.quality_head.register_forward_pre_hook(lambda _, given: rows.append(given[0].shape[:2].numel()))
+    prism.Prepared(judged, policy, steps=20, block=4, waits=False)(state, prism.Noise.rows(0, 2))
+    assert set(rows) == {2 * 4}
+
+
 def test_what_has_no_cache_says_so() -> None:
     with pytest.raises(ValueError, match="A DiT keeps no cache"):
         Cached(prism.DiT(prism.DiTConfig(vocab_size=5, mask_id=0, length=4, hidden_size=8, blocks=1, heads=2)))
-    with pytest.raises(ValueError, match="A Cached decides at every step what to compute"):
-        prism.Prepared(Cached(model()), POLICY, steps=4)
+    with pytest.raises(ValueError, match="This Cached computes more at one step and less at another"):
+        prism.Prepared(Cached(model(), suffix=True), POLICY, steps=4)
     with pytest.raises(ValueError, match="refresh=0 must be at least 1"):
         Cached(model(), refresh=0)

@@ -1,0 +1,299 @@
+"""The study of LLaDA on a tiny model in the hub's format: tuned, writing with every method, judged, put beside the paper."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_llama import both_ways
+from test_published import llada
+from texts import chat_tokenizer, write_conversations
+
+import prism
+from prism.cli import main
+from prism.cli.code import EvaluateCode
+from prism.cli.parser import parse
+from prism.cli.reproduce import ReproduceLlada
+from prism.cli.train import Finetune
+from prism.evaluation.samples import Together
+from prism.evaluation.sandbox import available
+from prism.models.attach import PrismModel
+from prism.models.hub import load_model
+from prism.recipes.reproduce.llada import METHODS, SCALES, LladaStudy, Run, Scale, accumulate
+from prism.recipes.reproduce.llada_report import PUBLISHED, best_of, main_table
+from prism.recipes.reproduce.workshop import Workshop
+from prism.sampling.remask import Anywhere, Centred, LowConfidence, LowQuality
+
+TINY, PAPER = SCALES["tiny"], SCALES["paper"]
+MASK = 5
+ROOT = Path(__file__).resolve().parents[2]
+HUMANEVAL = {
+    "prompt": 'def double(x):\n    """Twice x."""\n',
+    "entry_point": "double",
+    "canonical_solution": "    return 2 * x\n",
+    "test": "def check(candidate):\n    assert candidate(2) == 4\n",
+}
+MBPP = {
+    "text": "Write a function to double.",
+    "code": "def double(x):\n    return 2 * x",
+    "test_setup_code": "",
+    "test_list": ["assert double(2) == 4"],
+}
+
+isolated = pytest.mark.skipif(not available(), reason="this machine can isolate no programs")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`llada`, `chat.jsonl` and the tasks; `models`, made from those by the command line, and `results`."""
+    path = tmp_path_factory.mktemp("hub")
+    model = both_ways(vocab_size=320, mask_id=MASK, length=256, head_size=6)
+    llada(path, model, vocab_size=320, embedding_size=320, mask_token_id=MASK)
+    chat_tokenizer().save_pretrained(path / "llada")
+    write_conversations(path / "chat.jsonl", 10)
+    (path / "humaneval.jsonl").write_text(
+        "\n".join(json.dumps({**HUMANEVAL, "task_id": f"HumanEval/{n}"}) for n in (0, 1))
+    )
+    (path / "mbpp.jsonl").write_text(json.dumps({**MBPP, "task_id": 11}))
+    assert main(words(path)) == 0
+    return path
+
+
+def words(path: Path, *others: str) -> list[str]:
+    given = {
+        "--scale": "tiny",
+        "--model": path / "llada",
+        "--data": path / "chat.jsonl",
+        "--humaneval": path / "humaneval.jsonl",
+        "--mbpp": path / "mbpp.jsonl",
+        "--output": path / "models",
+        "--results": path / "results",
+    }
+    return ["reproduce", "llada", *(str(word) for pair in given.items() for word in pair), *others]
+
+
+class Share(Together):
+    """One of several processes, without the others."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+
+def study(scale: Scale, path: Path = Path("here"), together: Together | None = None, **others: Any) -> LladaStudy:
+    tasks = {"humaneval": "humaneval", "mbpp": "mbpp"}
+    given = {"say": lambda _: pytest.fail("nothing is to be run"), **others}
+    workshop = Workshop(path / "models", path / "results")
+    return LladaStudy(scale, workshop, "GSAI-ML/LLaDA-8B-Instruct", None, tasks, given["say"], together or Share(0, 1))
+
+
+# ── end to end ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@isolated
+def test_every_method_writes_every_task(root: Path) -> None:
+    for benchmark, tasks in (("humaneval", 2), ("mbpp", 1)):
+        for steps, ks in TINY.sweep.items():
+            rows = json.loads((root / "results" / f"{benchmark}_{steps}.json").read_text())["rows"]
+            assert [(row["method"], row["k_block"]) for row in rows] == [
+                ("MDM", None),
+                *((method, k) for method in METHODS if method != "MDM" for k in ks),
+            ]
+            assert all(row["tasks"] == tasks and row["nfe"] <= steps and row["pass@1"] == 0 for row in rows)
+            assert rows[0]["remasks"] == rows[0]["gain"] == 0
+            full = [row for row in rows[1:] if row["ends"] == {"LENGTH": tasks}]
+            assert all(row["remasks"] == row["k_block"] * TINY.new_tokens / TINY.block for row in full)
+            assert full
+
+
+@isolated
+def test_the_model_was_tuned_by_the_recipe(root: Path) -> None:
+    model = load_model(root / "models" / "prism")
+    assert isinstance(model, PrismModel)
+    assert model.lora is not None
+    assert model.lora.targets == ("q_proj", "k_proj", "v_proj")
+    story = json.loads((root / "models" / "finetune.json").read_text())
+    assert story["record"]["settings"]["recipe"] == "llada"
+    assert story["record"]["settings"]["k"] == 8
+
+
+@isolated
+def test_the_page_stands_beside_the_paper(root: Path) -> None:
+    page = (root / "results" / "README.md").read_text()
+    assert page.count("| HumanEval | 8 | PRISM |") == 1 + len(TINY.sweep[8])
+    assert (root / "results" / "steps.svg").is_file()
+
+
+@isolated
+def test_again_makes_nothing_anew(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Finetune, "run", lambda *_: pytest.fail("tuned again"))
+    monkeypatch.setattr(EvaluateCode, "judged", lambda *_: pytest.fail("written again"))
+    assert main(words(root)) == 0
+    (root / "results" / "mbpp_8.json").unlink()
+    assert main(words(root, "--only", "mbpp_8")) == 0
+    assert (root / "results" / "mbpp_8.json").is_file()
+
+
+@isolated
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        (["--model", "other"], "was begun with other settings"),
+        (["--only", "mbpp_9"], "Unknown result (--only) 'mbpp_9' (did you mean 'mbpp_8'?)"),
+        (["--data", "nowhere.jsonl"], "--data nowhere.jsonl: no such file"),
+        (["--mbpp", "mpbb"], "--mbpp mpbb: neither a file nor one of humaneval"),
+        (["--scale", "small"], "choose from paper, tiny"),
+    ],
+)
+def test_bad_words(root: Path, others: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words(root, *others)) == 2
+    assert said in capsys.readouterr().err
+
+
+# ── the paper's configuration ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_paper_s_fine_tuning() -> None:
+    command = parse(study(PAPER, together=Share(0, 12)).finetune_words())
+    assert isinstance(command, Finetune)
+    assert (command.dataset, command.dataset_config) == ("OpenCoder-LLM/opc-sft-stage2", "educational_instruct")
+    assert (command.batch, command.accumulate, command.resume) == (144, 3, True)
+    assert (command.k, command.regulariser, command.lora_rank, command.lr) == (8, 0.5, 256, 1e-4)
+    rows = 118_278 - command.held_out
+    assert command.steps * command.batch / rows == pytest.approx(100, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("processes", "parts"), [(1, 36), (2, 18), (8, 6), (12, 3), (16, 3), (24, 2), (36, 1), (144, 1)]
+)
+def test_micro_batches_share_a_batch_and_fit(processes: int, parts: int) -> None:
+    assert accumulate(PAPER, processes) == parts
+
+
+def test_a_batch_that_cannot_be_shared(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "10")
+    assert main(["reproduce", "llada", "--unsafe", "true"]) == 2
+    assert "A batch of 144 cannot be shared equally by 10 processes" in capsys.readouterr().err
+
+
+def test_the_paper_s_sweep() -> None:
+    """K_block in {4, 6} at N = 256, {8, 10, 12, 14, 16} at 512 and 1024; 32 blocks of 1,024 tokens, the likeliest token."""
+    found: dict[tuple[str, int], set[int | None]] = {}
+    for run in study(PAPER).all_runs():
+        command = parse(study(PAPER).evaluate_words(run))
+        assert isinstance(command, EvaluateCode)
+        assert command.new_tokens // (command.block or 1) == 32
+        assert command.build_draw().temperature == 0
+        found.setdefault((run.method, run.steps), set()).add(command.k_block)
+        remasker = getattr(command.build_policy(), "remasker", None)
+        kinds = {"ReMDM": Anywhere, "ReMDM-conf": LowConfidence, "PRISM": LowQuality}
+        if run.method in kinds:
+            assert isinstance(remasker, kinds[run.method])
+            assert remasker.amount == Centred(run.k_block)
+    longer = {8, 10, 12, 14, 16}
+    for method in ("ReMDM", "ReMDM-conf", "PRISM"):
+        assert [found[method, n] for n in (256, 512, 1024)] == [{4, 6}, longer, longer]
+    assert found["MDM", 256] == {None}
+
+
+def test_published_figures_are_those_of_the_paper() -> None:
+    """Table 1: a sum over each row of its figures, to catch a slip of the pen."""
+    sums = {name: sum(sum(PUBLISHED[b][name].values()) for b in PUBLISHED) for name in METHODS}
+    assert {name: round(total, 1) for name, total in sums.items()} == {
+        "PRISM": 192.9,
+        "ReMDM": 184.6,
+        "ReMDM-conf": 177.9,
+        "MDM": 174.2,
+    }
+
+
+def test_the_best_of_a_sweep() -> None:
+    """Of equals the one that takes back least; the paper's figure stands beside it."""
+    rows = [
+        {
+            "method": name,
+            "k_block": k,
+            "steps": 256,
+            "pass@1": solved,
+            "pass@1_interval": [solved - 0.05, solved + 0.05],
+        }
+        for name, k, solved in (
+            ("MDM", None, 0.2),
+            ("ReMDM", 4, 0.25),
+            ("ReMDM-conf", 4, 0.2),
+            ("PRISM", 6, 0.3),
+            ("PRISM", 4, 0.3),
+        )
+    ]
+    assert best_of(rows[3:])["k_block"] == 4
+    assert "| HumanEval | 256 | PRISM | 30.0 [25.0, 35.0] | 4 | 28.0 |" in main_table({"humaneval_256": {"rows": rows}})
+
+
+# ── several processes ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_run_falls_to_one_process(tmp_path: Path) -> None:
+    """And whoever needs another one's finds it when that is done."""
+    made: list[tuple[int, str]] = []
+
+    def saying(rank: int) -> Any:
+        def say(words: list[str]) -> dict[str, Any]:
+            command = parse(words)
+            assert isinstance(command, EvaluateCode)
+            made.append((rank, command.file().name))
+            return {"rank": rank}
+
+        return say
+
+    shares = [study(PAPER, tmp_path, Share(rank, 5), say=saying(rank)) for rank in range(5)]
+    runs = shares[0].all_runs()
+    for share in shares:
+        share.make_share(runs)
+    assert sorted(name for _, name in made) == sorted(f"{run.name}.jsonl" for run in runs)
+    spent = [
+        sum(run.steps for n, run in enumerate(runs) if n % 5 == rank and run.benchmark == "mbpp") for rank in range(5)
+    ]
+    assert max(spent) < 1.3 * min(spent)
+    assert shares[0].made(Run("mbpp", "MDM", 256)) == shares[4].made(Run("mbpp", "MDM", 256))
+    assert len(made) == len(runs)
+
+
+@isolated
+def test_two_processes_tune_together_and_share_the_writing(root: Path, tmp_path: Path) -> None:
+    """The same figures as one process, whoever wrote them."""
+    configuration = Path(prism.__file__).parent / "recipes" / "accelerate" / "ddp.yaml"
+    launch = ["-m", "accelerate.commands.launch", "--config_file", str(configuration), "--num_processes", "2"]
+    where = ["--output", str(tmp_path / "models"), "--results", str(tmp_path / "results")]
+    command = [sys.executable, *launch, "-m", "prism", *words(root, *where, "--only", "mbpp_16,tuning")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.count("| MBPP | 16 | PRISM |") == 1  # one of them speaks
+    one, two = (json.loads((path / "results" / "mbpp_16.json").read_text())["rows"] for path in (root, tmp_path))
+    assert [row["method"] for row in one] == [row["method"] for row in two]
+    assert {path.stem for path in (tmp_path / "models" / "runs").glob("*.json")} == {
+        "_".join(filter(None, ("mbpp_16", METHODS[row["method"]], row["k_block"] and str(row["k_block"]))))
+        for row in one
+    }
+
+
+# ── what the documents say ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_documented_commands_are_commands() -> None:
+    """Those of the page and of the SLURM example, whatever launches them."""
+    texts = [(ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("llada.md", "llada.slurm")]
+    found = [
+        shlex.split(words, comments=True)
+        for text in texts
+        for words in re.findall(r"prism (reproduce llada[^\n'`]*)", text.replace("\\\n", " "))
+    ]
+    assert len(found) == 3
+    for one in found:
+        assert isinstance(parse([re.sub(r"\$\w+", "x", word) for word in one]), ReproduceLlada)
