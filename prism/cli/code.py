@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from prism.cli.command import Command, WithCorrector, check_file, console, progress, show_record
+from prism.cli.command import Command, WithCorrector, check_file, console, progress, require_head, show_record
 from prism.data.code import Instruction, MbppSplit, Prompt, Published, Stripped, Task, load_tasks
 from prism.data.writing import Writing
 from prism.evaluation.code import evaluate_code, read_completions

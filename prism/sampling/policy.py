@@ -20,7 +20,7 @@ from torch import Tensor
 from prism.noise import Noise, Purpose
 from prism.sampling.draw import Draw
 from prism.schedule import Budget, Linear, Schedule, even_times
-from prism.state import Counts, Draft, Edit, Mask, Prediction, Scores, State
+from prism.state import Counts, Draft, Edit, Mask, Prediction, Reading, Scores, State
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from prism.evaluation.statistics import rate
 from prism.recipes.reproduce.report import STYLE, Figure, Result, Section, pick, table, write_page

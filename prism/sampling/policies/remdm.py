@@ -31,7 +31,7 @@ class _Independent(Policy):
     order: Order = field(default_factory=RandomOrder)
 
     @abstractmethod
-    def remask_rate(self, now: Moment) -> Float[Tensor, "b #l"]:
+    def remask_rate(self, now: Moment) -> Float[Tensor, " b #l"]:
         """The probability with which each committed token goes back."""
 
     @abstractmethod
@@ -62,7 +62,7 @@ class _Uniform(_Independent):
     def sigma(self, budget: Budget) -> Float[Tensor, " b"]:
         """The remasking probability before it is capped at σ_max."""
 
-    def remask_rate(self, now: Moment) -> Float[Tensor, "b #l"]:
+    def remask_rate(self, now: Moment) -> Float[Tensor, " b #l"]:
         return self._capped(now.budget)[:, None]
 
     def commit_rate(self, budget: Budget) -> Float[Tensor, " b"]:
@@ -132,7 +132,7 @@ class ReMDMConf(_Independent):
     `remask.LowConfidence`.
     """
 
-    def remask_rate(self, now: Moment) -> Float[Tensor, "b #l"]:
+    def remask_rate(self, now: Moment) -> Float[Tensor, " b #l"]:
         weight = torch.where(now.state.committed, (-now.state.confidence.double()).exp(), 0.0)
         return weight / weight.sum(1, keepdim=True).clamp_min(1e-12) * now.budget.sigma_max[:, None]
 
