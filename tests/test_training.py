@@ -315,9 +315,21 @@ def test_trackers_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
         pretrain(tmp_path, tiny_dit(), trackers=("wandb",))
 
 
-def test_a_deepspeed_launch_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ZERO_STAGE", "3"),
+        ("OFFLOAD_OPTIMIZER_DEVICE", "cpu"),
+        ("OFFLOAD_PARAM_DEVICE", "cpu"),
+        ("CONFIG_FILE", "a.json"),
+    ],
+)
+def test_deepspeed_in_another_way_than_zero_2_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    with pytest.raises(ValueError, match=r"DeepSpeed takes .* --use_fsdp"):
+    monkeypatch.setenv(f"ACCELERATE_DEEPSPEED_{name}", value)
+    with pytest.raises(ValueError, match=rf"with {name.lower()} {value}, .* deepspeed\.yaml, or with fsdp2\.yaml"):
         pretrain(tmp_path, tiny_dit())
 
 

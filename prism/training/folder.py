@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from prism.models.folder import Folder, ModelError, check_tensors, sync, write_w
 from prism.training.ema import Ema
 from prism.training.settings import FREE
 from prism.training.sharding import part_of, whole
+from prism.training.stepping import Stepping
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -97,16 +98,11 @@ class RunFolder:
     def save(
         self,
         step: int,
-        weights: Mapping[str, Tensor],
-        optimizers: Sequence[torch.optim.Optimizer],
+        weights: Mapping[str, nn.Parameter],
+        stepping: Stepping,
         ema: Ema | None,
     ) -> None:
-        moments = {
-            f"{slot}/{name}": value
-            for optimizer in optimizers
-            for name, weight in weights.items()
-            for slot, value in optimizer.state.get(weight, {}).items()
-        }
+        moments = stepping.moments(weights)
         files = {"weights": weights, "moments": moments} | ({} if ema is None else {"ema": ema.average})
         final = self.checkpoint(step)
         partial = final.with_name(f".{final.name}")
@@ -127,7 +123,7 @@ class RunFolder:
         for old in sorted(self.checkpoints.glob("step-*"))[: -self.keep]:
             shutil.rmtree(old.rename(old.with_name(f".{old.name}")))
 
-    def load(self, weights: Mapping[str, Tensor], optimizers: Sequence[torch.optim.Optimizer], ema: Ema | None) -> int:
+    def load(self, weights: Mapping[str, nn.Parameter], stepping: Stepping, ema: Ema | None) -> int:
         """The newest checkpoint put back; the number of steps it had taken."""
         newest = self.newest()
         if newest is None:
@@ -135,15 +131,7 @@ class RunFolder:
         _fill(weights, newest, "weights")
         if ema is not None:
             _fill(ema.average, newest, "ema")
-        slots: dict[Tensor, dict[str, Tensor]] = {}
-        for key, value in Folder(newest).tensors("moments.safetensors").items():
-            slot, name = key.split("/", 1)
-            whole_value = value if slot == "step" else part_of(value, like=weights[name])
-            slots.setdefault(weights[name], {})[slot] = whole_value
-        for optimizer in optimizers:
-            order = [weight for group in optimizer.param_groups for weight in group["params"]]
-            state = {i: slots[weight] for i, weight in enumerate(order) if weight in slots}
-            optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+        stepping.go_on(weights, Folder(newest).tensors("moments.safetensors"))
         return int(newest.name.removeprefix("step-"))
 
 

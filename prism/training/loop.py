@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import math
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -33,7 +31,8 @@ from prism.training.graphs import Recorded, can_be_recorded
 from prism.training.meter import Meter, Share, progress_bar
 from prism.training.muon import Muon
 from prism.training.settings import Optimisation, Precision
-from prism.training.sharding import blocks_of, distribute, exchange_gradients, is_sharded
+from prism.training.sharding import blocks_of, distribute, exchange_gradients, is_sharded, is_zero
+from prism.training.stepping import Own, Stepping, Zero2
 
 if TYPE_CHECKING:
     import accelerate
@@ -94,13 +93,20 @@ def train(
     accelerator.wait_for_everyone()  # before the main process fills the folder the others look into
 
     objective = Objective(model, loss, settings.precision)
-    shared = distribute(objective, accelerator)
+    shared: Any = distribute(objective, accelerator)
     # Many equal layers are compiled once and in seconds; all of them together would take minutes.
     in_blocks = is_sharded(accelerator) or isinstance(_backbone(model), Llama)
     weights = trainable(model)
-    optimizers = _optimizers(model, settings, device, sharded=is_sharded(accelerator))
+    zero = is_zero(accelerator)
+    optimizers = _optimizers(model, settings, device, cut_up=zero or is_sharded(accelerator))
+    stepping: Stepping = (
+        Zero2(objective, optimizers[0], settings, rows=len(share.rows(0, 0)))
+        if zero
+        else Own(shared, optimizers, weights, settings)
+    )
+    shared = stepping.objective
     ema = None if settings.ema is None else Ema(weights, settings.ema)
-    begin = run.load(weights, optimizers, ema)
+    begin = run.load(weights, stepping, ema)
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]  # loading made new ones
     run.tidy(description, begin)
     accelerator.wait_for_everyone()
@@ -136,13 +142,10 @@ def train(
                     total, parts = recorded(batch, noise)
                 else:
                     total, parts = shared(batch, noise)
-                    (total / settings.accumulate).backward()
+                    stepping.backward(total)
                 meter.add(total, parts)
 
-            meter.add_norm(nn.utils.clip_grad_norm_(weights.values(), settings.clip or math.inf))
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad()
+            meter.add_norm(stepping.step())
             if ema is not None:
                 ema.update(step + 1)
 
@@ -163,7 +166,7 @@ def train(
                 with meter.paused():
                     meter.check()
                     meter.check_weights(weights, done)
-                    run.save(done, weights, optimizers, ema)
+                    run.save(done, weights, stepping, ema)
                     accelerator.wait_for_everyone()
 
     model.eval()
@@ -213,12 +216,8 @@ def _accelerator(folder: Path, trackers: tuple[str, ...]) -> accelerate.Accelera
             raise ValueError(f"There is no tracker {name!r}; choose tensorboard or wandb.")
         if importlib.util.find_spec(name) is None:
             raise ValueError(f"The tracker {name} is not installed; run `pip install {name}` or leave it out.")
-    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true":
-        raise ValueError(
-            "DeepSpeed takes the optimiser's step into its own hands, which this loop keeps; launch with --multi_gpu, or with "
-            "--use_fsdp to shard weights and moments."
-        )
-    with patch_environment(ACCELERATE_USE_FSDP="false"):  # prism.training.sharding shards, on CPUs as well
+    # prism.training shards by itself, on CPUs as well.
+    with patch_environment(ACCELERATE_USE_FSDP="false", ACCELERATE_USE_DEEPSPEED="false"):
         return Accelerator(
             cpu=not torch.accelerator.is_available(),  # else processes without a GPU do not find each other
             mixed_precision="no",  # the objective's own autocast decides
@@ -290,7 +289,7 @@ def _backbone(model: Model) -> Backbone:
 
 
 def _optimizers(
-    model: Model, settings: Optimisation, device: torch.device, *, sharded: bool
+    model: Model, settings: Optimisation, device: torch.device, *, cut_up: bool
 ) -> list[torch.optim.Optimizer]:
     groups = model.trainable() if isinstance(model, PrismModel) else {"backbone": list(model.parameters())}
     learning = {name: [weight for weight in group if weight.requires_grad] for name, group in groups.items()}
@@ -301,9 +300,9 @@ def _optimizers(
         matrices = {weight: stacked for weight, stacked in _backbone(model).matrices().items() if weight.requires_grad}
         if not matrices:
             raise ValueError(f"muon_lr={settings.muon_lr}, but no matrix of the backbone learns; leave it out.")
-        if sharded:
+        if cut_up:
             raise ValueError(
-                "Muon needs whole matrices and FSDP cuts them up; leave muon_lr out, or copy (--multi_gpu)."
+                "Muon needs whole matrices and FSDP and ZeRO cut them up; leave muon_lr out, or copy (--multi_gpu)."
             )
         optimizers.append(Muon(matrices, name="muon"))
         learning = {name: [w for w in group if w not in matrices] for name, group in learning.items()}

@@ -1,7 +1,8 @@
 """One objective over several processes: copied (DDP) or sharded (FSDP2), and the way between sharded and whole tensors.
 
-The launch decides: `accelerate launch --multi_gpu` copies, `accelerate launch --use_fsdp` shards, both with as many CPU
-processes where there is no GPU (accelerate's own `--cpu` starts a single one unless MPI starts them).
+The launch decides: `accelerate launch --multi_gpu` copies, `--use_fsdp` shards, `--use_deepspeed --zero_stage 2` copies the
+weights and cuts up what goes with learning (`prism.training.stepping.Zero2`); all with as many CPU processes where there is
+no GPU (accelerate's own `--cpu` starts a single one unless MPI starts them).
 """
 
 from __future__ import annotations
@@ -18,6 +19,28 @@ if TYPE_CHECKING:
 
 def is_sharded(accelerator: accelerate.Accelerator) -> bool:
     return accelerator.num_processes > 1 and _asked_to_shard()
+
+
+def is_zero(accelerator: accelerate.Accelerator) -> bool:
+    """Whether DeepSpeed was asked for. Of its many ways only plain ZeRO-2 is taken, so the others are refused."""
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() != "true":
+        return False
+    asked = {name: os.environ.get(f"ACCELERATE_DEEPSPEED_{name}", plain) for name, plain in _PLAIN_ZERO.items()}
+    for name, value in asked.items():
+        if value != _PLAIN_ZERO[name]:
+            raise ValueError(
+                f"DeepSpeed was asked for with {name.lower()} {value}, and prism takes its ZeRO stage 2 without offloading "
+                "or a configuration of its own; launch with deepspeed.yaml, or with fsdp2.yaml to shard the weights too."
+            )
+    return accelerator.num_processes > 1
+
+
+_PLAIN_ZERO = {
+    "ZERO_STAGE": "2",
+    "OFFLOAD_OPTIMIZER_DEVICE": "none",
+    "OFFLOAD_PARAM_DEVICE": "none",
+    "CONFIG_FILE": "none",
+}
 
 
 def launched() -> tuple[int, int]:
@@ -40,6 +63,8 @@ def distribute(objective: nn.Module, accelerator: accelerate.Accelerator) -> nn.
     """`objective` on its device, and shared among the processes if there are several."""
     if accelerator.num_processes == 1:
         return objective.to(accelerator.device)
+    if is_zero(accelerator):
+        return objective.to(accelerator.device)  # DeepSpeed's engine makes the copies alike
     if not is_sharded(accelerator):
         return accelerator.prepare_model(objective)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -246,31 +247,63 @@ def in_two_processes(way: str, words: list[str]) -> str:
     return done.stdout
 
 
+EXACT = ["--lora_dropout", "0", "--precision", "fp32", "--base", "float32", "--accumulate", "2"]
+
+
 def configuration(way: str) -> Path:
     return Path(prism.__file__).parent / "recipes" / "accelerate" / f"{way}.yaml"
 
 
-@pytest.mark.parametrize("way", ["ddp", "fsdp2"])
+needs_deepspeed = pytest.mark.skipif(
+    importlib.util.find_spec("deepspeed") is None,
+    reason="deepspeed is not installed (`pip install deepspeed`; on a CPU it compiles for minutes, so CI leaves it out)",
+)
+zero = pytest.param("deepspeed", marks=needs_deepspeed)
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp2", zero])
 def test_two_processes_agree_with_one(folder: Path, tmp_path: Path, way: str) -> None:
     """Without dropout, which each process draws for itself."""
-    exact = ["--steps", "2", "--lora_dropout", "0", "--precision", "fp32", "--base", "float32", "--accumulate", "1"]
+    exact = ["--steps", "2", "--clip", "0.1", *EXACT]
     said = in_two_processes(way, finetune(folder, tmp_path / "two", *exact))
     assert said.count("34 sequences") == 1  # one of them speaks
+    assert ("deepspeed_shm_comm_op built" in said) == (way == "deepspeed")  # what its engine says on CPUs
     assert main(finetune(folder, tmp_path / "one", *exact)) == 0
     one, two = (load_file(tmp_path / run / "corrector" / "adapter_model.safetensors") for run in ("one", "two"))
     torch.testing.assert_close(two, one, atol=1e-5, rtol=1e-3)
+    logs = [(tmp_path / run / "training" / "log.jsonl").read_text().splitlines() for run in ("one", "two")]
+    one, two = ([json.loads(line).get("gradient_norm", 0.0) for line in lines] for lines in logs)
+    assert two == pytest.approx(one, rel=1e-3)
+    assert max(one) > 0.1  # else nothing was clipped
+    last = Path("training", "checkpoints", "step-00000002", "moments.safetensors")
+    one, two = (load_file(tmp_path / run / last) for run in ("one", "two"))  # Adam's steps hide how long a gradient was
+    torch.testing.assert_close(two, one, atol=1e-7, rtol=1e-2)
 
 
-def test_two_processes_share_a_bfloat16_base_and_resume(folder: Path, tmp_path: Path) -> None:
+@needs_deepspeed
+def test_one_process_goes_on_with_what_two_under_deepspeed_left(folder: Path, tmp_path: Path) -> None:
+    """A checkpoint does not tell who shared the moments: its weights, its average and they are whole."""
+    words = [*finetune(folder, tmp_path / "run", "--steps", "4", "--checkpoint_every", "2"), *EXACT]
+    in_two_processes("deepspeed", words)
+    adapter, checkpoints = (tmp_path / "run" / name for name in ("corrector", "training/checkpoints"))
+    before = load_file(adapter / "adapter_model.safetensors")
+    shutil.rmtree(adapter)
+    shutil.rmtree(checkpoints / "step-00000004")
+    assert main([*words, "--resume", "true"]) == 0
+    torch.testing.assert_close(load_file(adapter / "adapter_model.safetensors"), before, atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("way", ["fsdp2", zero])
+def test_two_processes_share_a_bfloat16_base_and_resume(folder: Path, tmp_path: Path, way: str) -> None:
     """The recipe as it is: LoRA and head in float32 beside what is frozen in bfloat16, blocks computed anew."""
     words = [*finetune(folder, tmp_path / "run", "--steps", "4", "--checkpoint_every", "2"), "--accumulate", "1"]
-    in_two_processes("fsdp2", words)
+    in_two_processes(way, words)
     adapter, checkpoints = (tmp_path / "run" / name for name in ("corrector", "training/checkpoints"))
     before = load_file(adapter / "adapter_model.safetensors")
     assert {weight.dtype for weight in before.values()} == {torch.float32}
     shutil.rmtree(adapter)
     shutil.rmtree(checkpoints / "step-00000004")  # as if killed before it
-    in_two_processes("fsdp2", [*words, "--resume", "true"])
+    in_two_processes(way, [*words, "--resume", "true"])
     torch.testing.assert_close(load_file(adapter / "adapter_model.safetensors"), before, atol=0, rtol=0)
     assert isinstance(prism.load_model(tmp_path / "run"), prism.PrismModel)
 
