@@ -87,6 +87,7 @@ def several(folder: Path) -> None:
     state = whole_state(model)
     if trained.is_main:
         model.save(folder / "corrector", state=state)
+    torch.distributed.barrier()  # gloo's threads may abort a process that ends while another still talks
     torch.distributed.destroy_process_group()
 
 
