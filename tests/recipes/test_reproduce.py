@@ -141,3 +141,14 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setitem(SCALES, "tiny", replace(MICRO, boards=65))
     assert main(["reproduce", "sudoku", "--only", "fine_tuning"]) != 0
     assert "begun with other settings" in capsys.readouterr().err
+
+
+def test_settings_that_made_nothing_may_be_mended(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, tmp_path / "results")
+    workshop.begin({"model": "mistyped"})
+    (tmp_path / "prism").mkdir()  # where the training that never began would have been
+    workshop.begin({"model": "right"})
+    (tmp_path / "prism" / "chosen.json").write_text("{}")
+    workshop.begin({"model": "right"})
+    with pytest.raises(ValueError, match="begun with other settings"):
+        workshop.begin({"model": "mistyped"})

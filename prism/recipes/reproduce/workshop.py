@@ -106,9 +106,11 @@ class Workshop:
     tell: Callable[[str], object] = lambda line: None
 
     def begin(self, description: Mapping[str, Any]) -> None:
-        """What is in the folder must have been made with the same settings."""
+        """What is in the folder must have been made with the same settings; as long as nothing was made, say after a
+        mistyped name, others may be given."""
         path, settings = self.models / "settings.json", plain(dict(description))
-        if path.is_file() and Folder(self.models).json(path.name) != json.loads(json.dumps(settings)):
+        made = any(other.is_file() and other != path for other in self.models.rglob("*"))
+        if made and path.is_file() and Folder(self.models).json(path.name) != json.loads(json.dumps(settings)):
             raise ValueError(f"{self.models} was begun with other settings (see {path}); choose another --output.")
         write_json(path, settings)
 
