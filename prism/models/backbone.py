@@ -137,5 +137,5 @@ def prediction_of(backbone: Backbone, hidden: Hidden) -> Prediction:
         backbone.unembed,
         vocabulary=backbone.facts.vocab_size,
         shift=backbone.facts.field.value,
-        forbidden=backbone.forbidden,
+        forbidden=backbone.forbidden if len(backbone.forbidden) else None,
     )

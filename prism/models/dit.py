@@ -201,10 +201,11 @@ def attention(
     qkv: Float[Tensor, "b l d3"], heads: int, rotation: Rotation, attend: Bool[Tensor, "b l"] | None
 ) -> Float[Tensor, "b l d"]:
     b, length, d = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
-    qkv = qkv.view(b, length, 3, heads, d // heads).permute(2, 0, 3, 1, 4)
-    q, k = rotate(qkv[:2], rotation)
-    mask = None if attend is None else attend[:, None, None, :]
-    mixed = F.scaled_dot_product_attention(q, k, qkv[2], attn_mask=mask)
+    qkv = qkv.view(b, length, 3, heads, d // heads)
+    turned = rotate(qkv[:, :, :2], tuple(part[:, None, None] for part in rotation))
+    # a token's heads stay side by side in memory, and so they are in what attention returns: nothing is copied
+    q, k, v = (part.transpose(1, 2) for part in (*turned.unbind(2), qkv[:, :, 2]))
+    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=None if attend is None else attend[:, None, None, :])
     return mixed.transpose(1, 2).reshape(b, length, d)
 
 
@@ -265,7 +266,7 @@ class Rotary(nn.Module):
         return angles.cos(), angles.sin()
 
 
-def rotate(x: Float[Tensor, "*n l e"], rotation: tuple[Float[Tensor, "..."], ...]) -> Float[Tensor, "*n l e"]:
+def rotate(x: Float[Tensor, "*n e"], rotation: tuple[Float[Tensor, "..."], ...]) -> Float[Tensor, "*n e"]:
     """Each pair (i, i + e/2) turned by its angle."""
     cos, sin = (part.to(x.dtype) for part in rotation)
     first, second = x.chunk(2, dim=-1)

@@ -1,15 +1,17 @@
 """`Draw` in one Triton kernel: temperature, nucleus, the draw and the token's probability from a row of logits, read where it
 lies. Nothing of the size of the vocabulary is written and nothing is sorted.
 
-The nucleus is found by its least logit: the share of tokens at or above a pivot only falls as the pivot rises, so three pivots
-a pass close in on it until no logit lies between the bounds. Sums are in float64, and logits are compared after the largest is
-taken off (which makes some of them equal), as in `prism.sampling.draw`, the reference this is compared with; the same uniform
-numbers give the same tokens.
+The nucleus is found by its least logit: the share of tokens at or above a pivot only falls as the pivot rises, so each pass
+over the row moves one of two bounds onto a logit of the row, until they meet. The first pivot is where the nucleus would end
+if the logits were normal, the others come from a straight line between the bounds, or the middle where that was of little
+use. Sums are in float64, and logits are compared after the largest is taken off (which makes some of them equal), as in
+`prism.sampling.draw`, the reference this is compared with; the same uniform numbers give the same tokens.
 """
 
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import torch
 import triton
@@ -18,7 +20,7 @@ from torch import Tensor
 from triton.language.extra import libdevice
 
 _INTERPRETED = triton.knobs.runtime.interpret
-_BLOCK = 4096
+_BLOCK, _WARPS = 4096, 16
 
 
 @triton.jit
@@ -27,6 +29,13 @@ def _exp(x, INTERPRETED: tl.constexpr):
     if INTERPRETED:
         return tl.exp(x)
     return libdevice.exp(x)
+
+
+@triton.jit
+def _scaled(logits, first, lanes, vocabulary, top, per_temperature):
+    """Logits below the largest, which is 0; beyond the vocabulary minus infinity."""
+    value = tl.load(logits + first + lanes, mask=first + lanes < vocabulary, other=float("-inf")).to(tl.float32)
+    return (value - top) * per_temperature
 
 
 @triton.jit
@@ -41,6 +50,8 @@ def _draw(
     NUCLEUS: tl.constexpr,
     KEEP_CROSSING: tl.constexpr,
     REACH: tl.constexpr,
+    QUANTILE: tl.constexpr,
+    WARM: tl.constexpr,
     BLOCK: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
@@ -57,88 +68,78 @@ def _draw(
         highest = tl.maximum(highest, value)
     top = tl.max(highest, 0)
 
-    plain = tl.zeros([BLOCK], tl.float64)
-    warm = tl.zeros([BLOCK], tl.float64)
+    total = tl.zeros([BLOCK], tl.float64)
+    cold = tl.zeros([BLOCK], tl.float64)
+    mean = tl.zeros([BLOCK], tl.float32)
+    square = tl.zeros([BLOCK], tl.float32)
     for first in range(0, vocabulary, BLOCK):
-        value = tl.load(logits + first + lanes, mask=first + lanes < vocabulary, other=nothing).to(tl.float32)
-        plain += _exp(value - top, INTERPRETED).to(tl.float64)
-        warm += _exp((value - top) * per_temperature, INTERPRETED).to(tl.float64)
-    normaliser = tl.sum(plain, 0)
-    kept = tl.sum(warm, 0)
+        value = _scaled(logits, first, lanes, vocabulary, top, per_temperature)
+        weight = _exp(value, INTERPRETED)
+        total += weight.to(tl.float64)
+        if NUCLEUS < 1:
+            finite = tl.maximum(value, -REACH)  # what weighs nothing may be minus infinity
+            mean += weight * finite
+            square += weight * finite * finite
+        if WARM:
+            cold += _exp(_scaled(logits, first, lanes, vocabulary, top, 1.0), INTERPRETED).to(tl.float64)
+    kept = tl.sum(total, 0)
+    normaliser = kept  # at temperature 1
+    if WARM:
+        normaliser = tl.sum(cold, 0)
 
     least = nothing
     if NUCLEUS < 1:
         share = kept * NUCLEUS
-        low = -REACH  # what lies below weighs less than 1 - NUCLEUS: the share at `low` is too large,
-        high = 1.0  # and at `high` there is nothing
-        between = 1
-        while between > 0:
-            width = high - low
-            one, two, three = low + 0.25 * width, low + 0.5 * width, low + 0.75 * width
-            mass1 = tl.zeros([BLOCK], tl.float64)
-            mass2 = tl.zeros([BLOCK], tl.float64)
-            mass3 = tl.zeros([BLOCK], tl.float64)
-            count0 = tl.zeros([BLOCK], tl.int32)
-            count1 = tl.zeros([BLOCK], tl.int32)
-            count2 = tl.zeros([BLOCK], tl.int32)
-            count3 = tl.zeros([BLOCK], tl.int32)
+        low, within_low = -REACH, kept  # what lies below weighs less than 1 - NUCLEUS: from here up is too much,
+        below, within = 0.0, kept * 0.0  # and all above `below` is not
+        least, middle = 0.0, tl.sum(mean, 0) / kept.to(tl.float32)
+        spread = tl.sqrt(tl.maximum(tl.sum(square, 0) / kept.to(tl.float32) - middle * middle, 0.0))
+        pivot = middle + QUANTILE * spread
+        while low < below:
+            width = below - low
+            pivot = tl.minimum(pivot, below)
+            pivot = tl.where(pivot > low, pivot, below)
+            mass = tl.zeros([BLOCK], tl.float64)
+            above = tl.full([BLOCK], float("inf"), tl.float32)
+            under = tl.full([BLOCK], nothing, tl.float32)
             for first in range(0, vocabulary, BLOCK):
-                value = tl.load(logits + first + lanes, mask=first + lanes < vocabulary, other=nothing).to(tl.float32)
-                value = (value - top) * per_temperature
-                weight = _exp(value, INTERPRETED).to(tl.float64)
-                mass1 += tl.where(value >= one, weight, 0.0)
-                mass2 += tl.where(value >= two, weight, 0.0)
-                mass3 += tl.where(value >= three, weight, 0.0)
-                count0 += ((value > low) & (value < one)).to(tl.int32)
-                count1 += ((value > one) & (value < two)).to(tl.int32)
-                count2 += ((value > two) & (value < three)).to(tl.int32)
-                count3 += ((value > three) & (value < high)).to(tl.int32)
-            within1, within2, within3 = tl.sum(mass1, 0), tl.sum(mass2, 0), tl.sum(mass3, 0)
-            if KEEP_CROSSING:
-                small1, small2, small3 = within1 < share, within2 < share, within3 < share
+                value = _scaled(logits, first, lanes, vocabulary, top, per_temperature)
+                reaches = value >= pivot
+                mass += tl.where(reaches, _exp(value, INTERPRETED), 0.0).to(tl.float64)
+                above = tl.minimum(above, tl.where(reaches, value, float("inf")))
+                under = tl.maximum(under, tl.where(reaches, nothing, value))
+            at_least = tl.sum(mass, 0)
+            fits = at_least < share if KEEP_CROSSING else at_least <= share
+            if fits:
+                least, below, within = tl.min(above, 0), tl.max(under, 0), at_least
             else:
-                small1, small2, small3 = within1 <= share, within2 <= share, within3 <= share
-            if small1:
-                high, between = one, tl.sum(count0, 0)
-            elif small2:
-                low, high, between = one, two, tl.sum(count1, 0)
-            elif small3:
-                low, high, between = two, three, tl.sum(count2, 0)
-            else:
-                low, between = three, tl.sum(count3, 0)
-        least = tl.minimum(high, 0.0)
+                low, within_low = tl.min(above, 0), at_least
+            line = ((within_low - share) / (within_low - within)).to(tl.float32)
+            pivot = low + (below - low) * tl.where(below - low < 0.5 * width, line, 0.5)
         if KEEP_CROSSING:
-            below = tl.full([BLOCK], nothing, tl.float32)
-            for first in range(0, vocabulary, BLOCK):
-                value = tl.load(logits + first + lanes, mask=first + lanes < vocabulary, other=nothing).to(tl.float32)
-                value = (value - top) * per_temperature
-                below = tl.maximum(below, tl.where(value < high, value, nothing))
-            least = tl.minimum(tl.max(below, 0), 0.0)
-        inside = tl.zeros([BLOCK], tl.float64)
-        for first in range(0, vocabulary, BLOCK):
-            value = tl.load(logits + first + lanes, mask=first + lanes < vocabulary, other=nothing).to(tl.float32)
-            value = (value - top) * per_temperature
-            inside += tl.where(value >= least, _exp(value, INTERPRETED).to(tl.float64), 0.0)
-        kept = tl.sum(inside, 0)
+            least, kept = low, within_low
+        else:
+            kept = tl.where(within > 0, within, within_low)  # the most likely token always stays
 
     wanted = uniform * kept
-    before = wanted * 0.0
-    found, first = -1, 0
-    last = -1  # rounding may leave nothing above `wanted`
-    while (found < 0) & (first < vocabulary):
-        value = tl.load(logits + first + lanes, mask=first + lanes < vocabulary, other=nothing).to(tl.float32)
-        value = (value - top) * per_temperature
-        weight = _exp(value, INTERPRETED).to(tl.float64)
-        weight = tl.where(value >= least, weight, 0.0)
-        reached = before + tl.cumsum(weight, 0)
-        hit = tl.min(tl.where((reached > wanted) & (weight > 0), lanes, BLOCK), 0)
-        found = tl.where(hit < BLOCK, first + hit, -1)
-        last = tl.maximum(last, tl.max(tl.where(weight > 0, first + lanes, -1), 0))
-        before += tl.sum(weight, 0)
+    before, first = wanted * 0.0, 0
+    start, lasting, before_lasting = -1, 0, wanted * 0.0  # rounding may leave nothing above `wanted`: then the last
+    while (start < 0) & (first < vocabulary):
+        value = _scaled(logits, first, lanes, vocabulary, top, per_temperature)
+        here = tl.sum(tl.where(value >= least, _exp(value, INTERPRETED), 0.0).to(tl.float64), 0)
+        lasting = tl.where(here > 0, first, lasting)
+        before_lasting = tl.where(here > 0, before, before_lasting)
+        start = tl.where(before + here > wanted, first, -1)
+        before += here
         first += BLOCK
-    token = tl.where(found >= 0, found, last)
-    tl.store(tokens + row, tl.maximum(token, 0).to(tl.int64))
-    chosen = tl.load(logits + token, mask=token >= 0, other=0.0).to(tl.float32) - top
+    value = _scaled(logits, lasting, lanes, vocabulary, top, per_temperature)
+    weight = tl.where(value >= least, _exp(value, INTERPRETED), 0.0).to(tl.float64)
+    reached = before_lasting + tl.cumsum(weight, 0)
+    hit = tl.min(tl.where((reached > wanted) & (weight > 0), lanes, BLOCK), 0)
+    last = tl.max(tl.where(weight > 0, lanes, 0), 0)
+    token = tl.where(vocabulary > 0, lasting + tl.minimum(hit, last), 0)
+    tl.store(tokens + row, token.to(tl.int64))
+    chosen = tl.load(logits + token).to(tl.float32) - top
     tl.store(log_probabilities + row, (chosen.to(tl.float64) - tl.log(normaliser)).to(tl.float32))
 
 
@@ -166,9 +167,11 @@ def draw(
             NUCLEUS=nucleus,
             KEEP_CROSSING=keep_crossing,
             REACH=math.log(vocabulary / max(1 - nucleus, 1e-300)) + 1,
+            QUANTILE=-NormalDist().inv_cdf(nucleus) if nucleus < 1 else 0.0,
+            WARM=temperature != 1,
             BLOCK=_BLOCK,
             INTERPRETED=_INTERPRETED,
-            num_warps=8,
+            num_warps=_WARPS,
         )
     return tokens, log_probabilities
 

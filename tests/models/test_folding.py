@@ -8,10 +8,10 @@ from prism.models.folding import FoldedBlockHead, FoldedDiT, for_sampling, gelu_
 from prism.models.heads import HeadConfig
 
 
-def dit(*, learned_positions: bool = False, time_conditioning: bool = False) -> prism.DiT:
+def dit(*, vocabulary: int = 13, learned_positions: bool = False, time_conditioning: bool = False) -> prism.DiT:
     torch.manual_seed(0)
     config = prism.DiTConfig(
-        vocab_size=13,
+        vocab_size=vocabulary,
         mask_id=0,
         length=10,
         hidden_size=24,
@@ -42,7 +42,9 @@ def test_a_folded_model_says_the_same(learned_positions: bool, padded: bool, hea
     everywhere = torch.ones_like(x, dtype=torch.bool) if attend is None else attend
     with torch.no_grad():
         found, expected = folded.predict(x, attend), model.predict(x, attend)
-        torch.testing.assert_close(found.logits(everywhere), expected.logits(everywhere), atol=2e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            found.log_probabilities(everywhere), expected.log_probabilities(everywhere), atol=2e-5, rtol=1e-5
+        )
         torch.testing.assert_close(
             found.quality_logits[everywhere], expected.quality_logits[everywhere], atol=2e-5, rtol=1e-5
         )
@@ -56,6 +58,21 @@ def test_a_folded_block_head_is_as_coarse_as_its_backbone() -> None:
     assert isinstance(head, FoldedBlockHead)
     assert head.block.qkv.weight.dtype == torch.bfloat16
     assert head.score.weight.dtype == torch.float32
+
+
+def test_a_long_vocabulary_is_padded_and_nobody_sees_it() -> None:
+    model, x = dit(vocabulary=301), torch.arange(20).view(2, 10)
+    folded, everywhere = for_sampling(model, torch.float32), torch.ones_like(x, dtype=torch.bool)
+    assert isinstance(folded, FoldedDiT)
+    assert folded.vocabulary.weight.shape[0] == 320
+    with torch.no_grad():
+        found, expected = (
+            folded.predict(x).log_probabilities(everywhere),
+            model.predict(x).log_probabilities(everywhere),
+        )
+    assert found.shape == (20, 301)
+    assert (found[:, 0] == -torch.inf).all()
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
 
 
 def test_gelu_in_one_operation() -> None:

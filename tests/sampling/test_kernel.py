@@ -80,7 +80,8 @@ def compile_for_hopper() -> None:
 
     from prism.sampling import kernel
 
-    constants = {"NUCLEUS": 0.9, "KEEP_CROSSING": True, "REACH": 14.0, "BLOCK": 4096, "INTERPRETED": False}
+    constants = {"NUCLEUS": 0.9, "KEEP_CROSSING": True, "REACH": 14.0, "QUANTILE": -1.28, "WARM": True, "BLOCK": 4096}
+    constants["INTERPRETED"] = False
     types = {"uniforms": "*fp64", "tokens": "*i64", "log_probabilities": "*fp32", "vocabulary": "i32", "stride": "i32"}
     for logits in ("*fp32", "*bf16"):
         signature = {"logits": logits, **types, "per_temperature": "fp32", **dict.fromkeys(constants, "constexpr")}
