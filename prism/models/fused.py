@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from prism.models.backbone import Backbone
 from prism.models.dit import rotate
-from prism.models.llama import Keep, Layer, Llama, Turns
+from prism.models.llama import Keep, Layer, Llama, Turns, attention
 
 Part = TypeVar("Part", bound=nn.Module)
 
@@ -60,9 +60,7 @@ class FusedLayer(nn.Module):
     ) -> Float[Tensor, "b l d"]:
         q, k, v = self.before(x, rotation)
         k, v = (k, v) if keep is None else keep(k, v)
-        grouped = q.shape[1] != k.shape[1]
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, enable_gqa=grouped)
-        return self.after(x, mixed)
+        return self.after(x, attention(q, k, v, visible))
 
 
 class Before(nn.Module):

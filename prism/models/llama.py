@@ -180,9 +180,20 @@ class Attention(nn.Module):
         v: Float[Tensor, "b g m s"],
         visible: Bool[Tensor, "..."] | None,
     ) -> Float[Tensor, "b l d"]:
-        grouped = q.shape[1] != k.shape[1]
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, enable_gqa=grouped)
-        return self.o_proj(mixed.transpose(1, 2).flatten(2))
+        return self.o_proj(attention(q, k, v, visible).transpose(1, 2).flatten(2))
+
+
+def attention(
+    q: Float[Tensor, "b h l s"],
+    k: Float[Tensor, "b g m s"],
+    v: Float[Tensor, "b g m s"],
+    visible: Bool[Tensor, "..."] | None,
+) -> Float[Tensor, "b h l s"]:
+    """Queries share keys and values in groups; with a mask, only torch's slowest kernel knows groups: they are spelled out."""
+    shared = q.shape[1] // k.shape[1]
+    if visible is not None and shared > 1:
+        k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, enable_gqa=q.shape[1] != k.shape[1])
 
 
 class SwiGLU(nn.Module):
