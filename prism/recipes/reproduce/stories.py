@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -139,10 +139,11 @@ class StoriesStudy:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.truth = Causal(truth.llama.to(self.device), truth.start)
 
-    @cached_property
-    def corpus(self) -> Integer[Tensor, "n l"]:
-        self.workshop.tell(f"  writing {self.scale.sequences:,} sequences of {self.scale.length} tokens")
-        return self._written(self.scale.sequences, CORPUS_SEED)
+    @lru_cache(maxsize=1)  # noqa: B019 (a study lives as long as the process)
+    def corpus(self, sequences: int) -> Integer[Tensor, "n l"]:
+        """The first `sequences` of it."""
+        self.workshop.tell(f"  writing {sequences:,} sequences of {self.scale.length} tokens")
+        return self._written(sequences, CORPUS_SEED)
 
     def _written(self, sequences: int, seed: int) -> Integer[Tensor, "n l"]:
         on_gpu = self.device.type == "cuda"
@@ -153,8 +154,10 @@ class StoriesStudy:
         rows = self._written(self.scale.held_out, HELD_OUT_SEED).long().cpu()
         return Batch(rows, self._free(rows))
 
-    def _examples(self, seed: int) -> Shuffled:
-        return Shuffled(self.corpus, self._free(self.corpus), seed=seed)
+    def _examples(self, seed: int, settings: Optimisation) -> Shuffled:
+        """Of the corpus; of no more of it than will be read, since it has to be written first."""
+        rows = self.corpus(min(self.scale.sequences, settings.steps * settings.batch))
+        return Shuffled(rows, self._free(rows), seed=seed)
 
     @staticmethod
     def _free(rows: Tensor) -> Tensor:
@@ -173,7 +176,7 @@ class StoriesStudy:
             torch.manual_seed(0)
             return DiT(self.scale.model(self.truth))
 
-        examples = lambda: self._examples(0)  # noqa: E731
+        examples = lambda: self._examples(0, self.scale.pretraining)  # noqa: E731
         return self.workshop.model("pretrained", make, DenoisingLoss(), examples, self.held_out, self.scale.pretraining)
 
     def tuned(self) -> Path:
@@ -197,7 +200,7 @@ class StoriesStudy:
             head = variant.head(self.scale.hidden_size, self.scale.heads)
             return attach(backbone, head, tune_backbone=variant.tune_backbone)
 
-        examples = lambda: self._examples(100)  # noqa: E731
+        examples = lambda: self._examples(100, settings)  # noqa: E731
         return self.workshop.model(name, make, variant.loss, examples, self.held_out, settings)
 
     def load(self, path: Path, *, compiled: bool = True) -> Any:
