@@ -101,8 +101,12 @@ def test_the_start_token_is_always_given(study: StoriesStudy) -> None:
 
 
 def test_the_held_out_texts_are_not_learned_from(study: StoriesStudy) -> None:
-    learned = {tuple(row) for row in study.corpus.tolist()}
+    learned = {tuple(row) for row in study.corpus(study.scale.sequences).tolist()}
     assert not learned & {tuple(row) for row in study.held_out().tokens.tolist()}
+
+
+def test_a_part_of_the_corpus_is_its_beginning(study: StoriesStudy) -> None:
+    assert torch.equal(study.corpus(7), study.corpus(study.scale.sequences)[:7])
 
 
 def test_remask_budgets_are_made_equal(study: StoriesStudy) -> None:
