@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from stand_ins import tiny_truth
 
 from prism.evaluation.mauve import Clustering
