@@ -45,6 +45,7 @@ from prism.sampling.policies.remdm import (
     ReMDMRescale,
     ReMDMSwitch,
 )
+from prism.sampling.policies.restart import Restart
 from prism.sampling.policy import Moment, Never, Pair, Policy, Remasker, Unmasker
 from prism.sampling.prepared import Prepared
 from prism.sampling.remask import (
@@ -163,6 +164,7 @@ __all__ = [
     "ReMDMRescale",
     "ReMDMSwitch",
     "Remasker",
+    "Restart",
     "Sample",
     "Settings",
     "Shuffled",

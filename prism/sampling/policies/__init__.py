@@ -18,6 +18,7 @@ from prism.sampling.policies.remdm import (
     ReMDMRescale,
     ReMDMSwitch,
 )
+from prism.sampling.policies.restart import Restart
 from prism.sampling.policy import Never, Pair, Policy, Unmasker
 from prism.sampling.remask import (
     Amount,
@@ -102,6 +103,13 @@ METHODS: tuple[Method, ...] = (
         _COUNTED,
     ),
     Method(
+        "prism-restart",
+        "for puzzles: what is sure is written, else a guess; all goes back when the quality of the result is doubtful",
+        lambda s: Restart(),
+        frozenset(),
+        needs_head=True,
+    ),
+    Method(
         "random",
         "random tokens go back, fixed counts",
         lambda s: Pair(Counted(s.order), Anywhere(s.amount, s.phase)),
@@ -164,5 +172,6 @@ __all__ = [
     "ReMDMLoop",
     "ReMDMRescale",
     "ReMDMSwitch",
+    "Restart",
     "Settings",
 ]
