@@ -139,6 +139,27 @@ def _steps(found: dict[str, Result], results: Path) -> str:
     return f"## Fewer forward passes\n\n![success over forward passes](steps.svg)\n\n{table(headings, lines)}"
 
 
+def _most_likely_digits(found: dict[str, Result], results: Path) -> str:
+    if "most_likely_digits" not in found:
+        return ""
+    lines = [
+        [
+            SETS.get(r["puzzles"], r["puzzles"]),
+            r["order"] or "–",
+            r["method"],
+            f"{r['nfe']:.1f}",
+            f"{r['remasks']:.0f}",
+            percent(r),
+        ]
+        for r in found["most_likely_digits"]["rows"]
+    ]
+    return (
+        "## The most likely digit\n\nTemperature 0, at most a forward pass a blank. `prism-restart` writes what is sure, guesses "
+        "when nothing is, and begins again when a guess has led nowhere.\n\n"
+        + table(["puzzles", "order", "method", "forward passes", "remasks", "solved %"], lines)
+    )
+
+
 def _equal_remasks(found: dict[str, Result], results: Path) -> str:
     if "equal_remasks" not in found:
         return ""
@@ -355,6 +376,7 @@ SECTIONS: tuple[Section, ...] = (
     _main,
     _fine_tuning,
     _steps,
+    _most_likely_digits,
     _equal_remasks,
     _cost,
     _knowledge,

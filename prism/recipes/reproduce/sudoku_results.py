@@ -97,6 +97,20 @@ def methods(steps: int) -> Callable[[SudokuStudy], dict[str, Any]]:
     return measure
 
 
+def most_likely_digits(study: SudokuStudy) -> dict[str, Any]:
+    """Temperature 0: a puzzle has one answer. Beside the methods of before the one that begins again."""
+    clock, rows, model = Stopwatch(), [], study.load(study.tuned())
+    repairing = (Sampling("vanilla"), Sampling("p2-self", k=4), Sampling("prism", k=4))
+    ordered = [replace(sampling, order=order) for order in ORDERS for sampling in repairing]
+    for kind in study.puzzles:
+        for contender in (*ordered, Sampling("prism-restart")):
+            sampling = replace(contender, temperature=0.0, steps=study.scale.blanks)
+            run = study.solve(model, study.puzzles[kind], sampling)
+            study.workshop.tell(f"  {kind} puzzles, {name_of(sampling)}, {sampling.order} order: {run.success}")
+            rows.append(_row(run, sampling, kind))
+    return {"rows": rows, "record": plain(clock.record("reproduce sudoku", study.scale, seed=0, model=model))}
+
+
 def equal_remasks(study: SudokuStudy) -> dict[str, Any]:
     """ReMDM's strengths set so that each takes back as many tokens as PRISM with K = 4 (random order, a step a blank)."""
     clock, rows, model = Stopwatch(), [], study.load(study.tuned())
@@ -301,6 +315,7 @@ def results_of(study: SudokuStudy) -> dict[str, Callable[[SudokuStudy], dict[str
     return {
         "fine_tuning": fine_tuning,
         **{f"methods_{steps}": methods(steps) for steps in study.scale.steps},
+        "most_likely_digits": most_likely_digits,
         "equal_remasks": equal_remasks,
         "cost": cost,
         "knowledge": knowledge,
