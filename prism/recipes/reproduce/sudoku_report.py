@@ -154,8 +154,8 @@ def _most_likely_digits(found: dict[str, Result], results: Path) -> str:
         for r in found["most_likely_digits"]["rows"]
     ]
     return (
-        "## The most likely digit\n\nTemperature 0, at most a forward pass a blank. `prism-restart` writes what is sure, guesses "
-        "when nothing is, and begins again when a guess has led nowhere.\n\n"
+        "## The most likely digit\n\nTemperature 0, at most a forward pass a blank. `prism-restart` writes what is sure, "
+        "guesses when nothing is, and begins again when a guess has led nowhere.\n\n"
         + table(["puzzles", "order", "method", "forward passes", "remasks", "solved %"], lines)
     )
 
