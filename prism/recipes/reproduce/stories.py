@@ -138,12 +138,14 @@ class StoriesStudy:
         self.scale, self.workshop = scale, workshop
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.truth = Causal(truth.llama.to(self.device), truth.start)
+        self._corpus: Integer[Tensor, "n l"] | None = None
 
-    @lru_cache(maxsize=1)  # noqa: B019 (a study lives as long as the process)
     def corpus(self, sequences: int) -> Integer[Tensor, "n l"]:
-        """The first `sequences` of it."""
-        self.workshop.tell(f"  writing {sequences:,} sequences of {self.scale.length} tokens")
-        return self._written(sequences, CORPUS_SEED)
+        """The first `sequences` of it, written when more are asked for than before."""
+        if self._corpus is None or len(self._corpus) < sequences:
+            self.workshop.tell(f"  writing {sequences:,} sequences of {self.scale.length} tokens")
+            self._corpus = self._written(sequences, CORPUS_SEED)
+        return self._corpus[:sequences]
 
     def _written(self, sequences: int, seed: int) -> Integer[Tensor, "n l"]:
         on_gpu = self.device.type == "cuda"

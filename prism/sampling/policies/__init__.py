@@ -104,7 +104,7 @@ METHODS: tuple[Method, ...] = (
     ),
     Method(
         "prism-restart",
-        "for puzzles: what is sure is written, else a guess; all goes back when the quality of the result is doubtful",
+        "for puzzles: what is sure is written, else a guess; all goes back when that led nowhere or its quality is doubtful",
         lambda s: Restart(),
         frozenset(),
         needs_head=True,

@@ -9,8 +9,9 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from prism.noise import Purpose
+from prism.sampling.order import Margin, TopProbability
 from prism.sampling.policy import Law, Moment, Policy, highest
-from prism.state import Edit, Scores, log_softmax
+from prism.state import Edit
 
 
 @dataclass(frozen=True)
@@ -18,10 +19,11 @@ class Restart(Policy):
     """Every mask with max_v f^i(v) >= τ; where there is none, a guess. What rests on a wrong guess is not repaired, it is all
     taken back.
 
-    One early mistake is built upon: taking back the cells of lowest quality takes back the wrong ones. Whether there was a
-    mistake is easy to tell, though: when few masks are left nothing should be open any more, and before the last one is
-    written PRISM's quality is asked about all the tokens. The position of a guess is drawn in proportion to the margins, so
-    that the next attempt makes another one; the tokens themselves are best drawn at temperature 0.
+    One early mistake is built upon, and what has the lowest quality then is seldom the mistake. Whether there was one is easy
+    to tell, though: when few masks are left nothing should be open any more, and before the last one is written PRISM's
+    quality is asked about all the tokens. (On Sudoku the first of these tests alone does as well: docs/experiments.md.) The
+    position of a guess is drawn in proportion to the margins, so that the next attempt makes another one; the tokens
+    themselves are best drawn at temperature 0.
     """
 
     tau: float = 0.999
@@ -40,8 +42,8 @@ class Restart(Policy):
     def decide(self, now: Moment) -> Edit:
         state, budget = now.state, now.budget
         masked, left = state.masked, state.masked.sum(1)
-        first, margin = self._certainty(now)
-        sure = masked & (first >= self.tau)
+        sure = masked & (TopProbability().rank(now).scores >= self.tau)
+        margin = Margin().rank(now).scores.clamp_min(0)  # minus infinity where there is no mask
         gumbel = now.noise.gumbel(Purpose.PERTURBATION, masked.shape[1])
         one = highest(margin.double().log() + gumbel, masked, torch.ones_like(left))
 
@@ -55,12 +57,6 @@ class Restart(Policy):
         write = torch.where(held[:, None], sure & ~one, torch.where(sure.any(1)[:, None], sure, one))
         write = torch.where((budget.s <= 0)[:, None], masked, write)
         return Edit(write=write & ~again[:, None], remask=state.committed & again[:, None])
-
-    def _certainty(self, now: Moment) -> tuple[Scores, Scores]:
-        """f^i_(1) and f^i_(1) - f^i_(2) at the masks, 0 elsewhere."""
-        reading = now.read(now.state.masked)
-        first, second = reading.each(lambda logits: log_softmax(logits).topk(2, dim=-1).values.exp().unbind(-1))
-        return reading.spread(first, fill=0.0), reading.spread(first - second, fill=0.0)
 
     def _doubts(self, now: Moment) -> Bool[Tensor, " b"]:
         """Whether some token has too low a quality."""
