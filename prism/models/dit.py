@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 from jaxtyping import Bool, Float
@@ -20,6 +21,9 @@ from prism.state import Hidden, Mask, Tokens
 
 Rotation = tuple[Float[Tensor, "l r"], Float[Tensor, "l r"]]
 """Cosines and sines of every position."""
+SHORT = 128
+"""Tokens up to which attention is one kernel, on a GPU."""
+_HAS_TRITON = find_spec("triton") is not None
 
 
 @dataclass(frozen=True)
@@ -200,6 +204,11 @@ class DiTBlock(nn.Module):
 def attention(
     qkv: Float[Tensor, "b l d3"], heads: int, rotation: Rotation, attend: Bool[Tensor, "b l"] | None
 ) -> Float[Tensor, "b l d"]:
+    if attend is None and qkv.is_cuda and _HAS_TRITON and qkv.shape[1] <= SHORT:
+        from prism.models.short_attention import fits, short_attention
+
+        if fits(qkv, heads):
+            return short_attention(qkv, *rotation, heads)
     b, length, d = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
     qkv = qkv.view(b, length, 3, heads, d // heads)
     turned = rotate(qkv[:, :, :2], tuple(part[:, None, None] for part in rotation))

@@ -20,7 +20,7 @@ from torch import Tensor
 from triton.language.extra import libdevice
 
 _INTERPRETED = triton.knobs.runtime.interpret
-_BLOCK, _WARPS = 4096, 16
+_BLOCK, _WARPS, _STAGES = 2048, 16, 3
 
 
 @triton.jit
@@ -32,10 +32,16 @@ def _exp(x, INTERPRETED: tl.constexpr):
 
 
 @triton.jit
-def _scaled(logits, first, lanes, vocabulary, top, per_temperature):
-    """Logits below the largest, which is 0; beyond the vocabulary minus infinity."""
-    value = tl.load(logits + first + lanes, mask=first + lanes < vocabulary, other=float("-inf")).to(tl.float32)
-    return (value - top) * per_temperature
+def _logits(logits, first, lanes, vocabulary, readable):
+    """Minus infinity beyond the vocabulary. `readable` is where memory ends: a round number, or loads would come one by one."""
+    value = tl.load(logits + first + lanes, mask=first + lanes < readable, other=float("-inf")).to(tl.float32)
+    return tl.where(first + lanes < vocabulary, value, float("-inf"))
+
+
+@triton.jit
+def _scaled(logits, first, lanes, vocabulary, readable, top, per_temperature):
+    """Logits below the largest, which is 0."""
+    return (_logits(logits, first, lanes, vocabulary, readable) - top) * per_temperature
 
 
 @triton.jit
@@ -45,6 +51,7 @@ def _draw(
     tokens,
     log_probabilities,
     vocabulary,
+    readable,
     stride,
     per_temperature,
     NUCLEUS: tl.constexpr,
@@ -53,6 +60,7 @@ def _draw(
     QUANTILE: tl.constexpr,
     WARM: tl.constexpr,
     BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -63,17 +71,16 @@ def _draw(
     nothing = float("-inf")
 
     highest = tl.full([BLOCK], nothing, tl.float32)
-    for first in range(0, vocabulary, BLOCK):
-        value = tl.load(logits + first + lanes, mask=first + lanes < vocabulary, other=nothing).to(tl.float32)
-        highest = tl.maximum(highest, value)
+    for first in tl.range(0, vocabulary, BLOCK, num_stages=STAGES):
+        highest = tl.maximum(highest, _logits(logits, first, lanes, vocabulary, readable))
     top = tl.max(highest, 0)
 
     total = tl.zeros([BLOCK], tl.float64)
     cold = tl.zeros([BLOCK], tl.float64)
     mean = tl.zeros([BLOCK], tl.float32)
     square = tl.zeros([BLOCK], tl.float32)
-    for first in range(0, vocabulary, BLOCK):
-        value = _scaled(logits, first, lanes, vocabulary, top, per_temperature)
+    for first in tl.range(0, vocabulary, BLOCK, num_stages=STAGES):
+        value = _scaled(logits, first, lanes, vocabulary, readable, top, per_temperature)
         weight = _exp(value, INTERPRETED)
         total += weight.to(tl.float64)
         if NUCLEUS < 1:
@@ -81,7 +88,7 @@ def _draw(
             mean += weight * finite
             square += weight * finite * finite
         if WARM:
-            cold += _exp(_scaled(logits, first, lanes, vocabulary, top, 1.0), INTERPRETED).to(tl.float64)
+            cold += _exp(_scaled(logits, first, lanes, vocabulary, readable, top, 1.0), INTERPRETED).to(tl.float64)
     kept = tl.sum(total, 0)
     normaliser = kept  # at temperature 1
     if WARM:
@@ -102,8 +109,8 @@ def _draw(
             mass = tl.zeros([BLOCK], tl.float64)
             above = tl.full([BLOCK], float("inf"), tl.float32)
             under = tl.full([BLOCK], nothing, tl.float32)
-            for first in range(0, vocabulary, BLOCK):
-                value = _scaled(logits, first, lanes, vocabulary, top, per_temperature)
+            for first in tl.range(0, vocabulary, BLOCK, num_stages=STAGES):
+                value = _scaled(logits, first, lanes, vocabulary, readable, top, per_temperature)
                 reaches = value >= pivot
                 mass += tl.where(reaches, _exp(value, INTERPRETED), 0.0).to(tl.float64)
                 above = tl.minimum(above, tl.where(reaches, value, float("inf")))
@@ -125,14 +132,14 @@ def _draw(
     before, first = wanted * 0.0, 0
     start, lasting, before_lasting = -1, 0, wanted * 0.0  # rounding may leave nothing above `wanted`: then the last
     while (start < 0) & (first < vocabulary):
-        value = _scaled(logits, first, lanes, vocabulary, top, per_temperature)
+        value = _scaled(logits, first, lanes, vocabulary, readable, top, per_temperature)
         here = tl.sum(tl.where(value >= least, _exp(value, INTERPRETED), 0.0).to(tl.float64), 0)
         lasting = tl.where(here > 0, first, lasting)
         before_lasting = tl.where(here > 0, before, before_lasting)
         start = tl.where(before + here > wanted, first, -1)
         before += here
         first += BLOCK
-    value = _scaled(logits, lasting, lanes, vocabulary, top, per_temperature)
+    value = _scaled(logits, lasting, lanes, vocabulary, readable, top, per_temperature)
     weight = tl.where(value >= least, _exp(value, INTERPRETED), 0.0).to(tl.float64)
     reached = before_lasting + tl.cumsum(weight, 0)
     hit = tl.min(tl.where((reached > wanted) & (weight > 0), lanes, BLOCK), 0)
@@ -162,6 +169,7 @@ def draw(
             tokens,
             log_probabilities,
             vocabulary,
+            _readable(logits),
             logits.stride(0),
             1 / temperature,
             NUCLEUS=nucleus,
@@ -170,10 +178,18 @@ def draw(
             QUANTILE=-NormalDist().inv_cdf(nucleus) if nucleus < 1 else 0.0,
             WARM=temperature != 1,
             BLOCK=_BLOCK,
+            STAGES=_STAGES,
             INTERPRETED=_INTERPRETED,
             num_warps=_WARPS,
         )
     return tokens, log_probabilities
+
+
+def _readable(logits: Tensor) -> int:
+    """The vocabulary rounded up, where rows have room for it."""
+    rounded = triton.cdiv(logits.shape[1], 16) * 16
+    end = logits.storage_offset() + (len(logits) - 1) * logits.stride(0) + rounded
+    return rounded if end * logits.element_size() <= logits.untyped_storage().nbytes() else logits.shape[1]
 
 
 @draw.register_fake

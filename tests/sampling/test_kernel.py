@@ -68,6 +68,11 @@ def compare() -> None:
             tokens, _ = fused(logits, skipped, draw.temperature, draw.nucleus, draw.keep_crossing)
             assert torch.equal(tokens[:3], expected[:3])
             assert 0 <= int(tokens[3]) < vocabulary
+            roomy = torch.nn.functional.pad(logits, (0, 24), value=99.0)[
+                :, :vocabulary
+            ]  # what lies beyond is not looked at
+            tokens, _ = fused(roomy, uniforms, draw.temperature, draw.nucleus, draw.keep_crossing)
+            assert torch.equal(tokens, expected)
         print(draw)
     none, _ = fused(torch.zeros(0, 300, device=device), torch.zeros(0, device=device).double(), 1.0, 0.9, False)
     assert none.shape == (0,)
@@ -81,8 +86,15 @@ def compile_for_hopper() -> None:
     from prism.sampling import kernel
 
     constants = {"NUCLEUS": 0.9, "KEEP_CROSSING": True, "REACH": 14.0, "QUANTILE": -1.28, "WARM": True, "BLOCK": 4096}
-    constants["INTERPRETED"] = False
-    types = {"uniforms": "*fp64", "tokens": "*i64", "log_probabilities": "*fp32", "vocabulary": "i32", "stride": "i32"}
+    constants |= {"STAGES": 3, "INTERPRETED": False}
+    types = {
+        "uniforms": "*fp64",
+        "tokens": "*i64",
+        "log_probabilities": "*fp32",
+        "vocabulary": "i32",
+        "readable": "i32",
+        "stride": "i32",
+    }
     for logits in ("*fp32", "*bf16"):
         signature = {"logits": logits, **types, "per_temperature": "fp32", **dict.fromkeys(constants, "constexpr")}
         source = ASTSource(fn=kernel._draw, signature=signature, constexprs=constants)
