@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+_LITTLE = 1e-9  # in place of a sum of nothing, so that a ratio stays a number
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -52,13 +54,13 @@ def bootstrap_mean(values: NDArray[np.float64], *, resamples: int = 2000, seed: 
 
 
 def bootstrap_ratio(
-    above: NDArray[np.float64], below: NDArray[np.int64], *, resamples: int = 2000, seed: int = 0
+    above: NDArray[np.float64], below: NDArray[np.int64] | NDArray[np.float64], *, resamples: int = 2000, seed: int = 0
 ) -> Interval:
     """Percentile bootstrap of Σ above / Σ below over examples."""
     drawn = _drawn(len(above), resamples, seed)
-    ratios = np.concatenate([above[rows].sum(1) / below[rows].sum(1).clip(1) for rows in drawn])
+    ratios = np.concatenate([above[rows].sum(1) / np.maximum(below[rows].sum(1), _LITTLE) for rows in drawn])
     low, high = np.quantile(ratios, [0.025, 0.975])
-    return Interval(float(above.sum() / below.sum()), float(low), float(high))
+    return Interval(float(above.sum() / max(below.sum(), _LITTLE)), float(low), float(high))
 
 
 def difference(a: NDArray[np.float64], b: NDArray[np.float64], *, resamples: int = 2000, seed: int = 0) -> Interval:

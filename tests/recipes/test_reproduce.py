@@ -67,6 +67,20 @@ def test_every_method_is_measured_in_both_orders(study: SudokuStudy) -> None:
         assert all(low <= row["gain"] <= high for row in others[:5] for low, high in [row["gain_interval"]])
 
 
+def test_repeated_failures_are_shares_of_others(study: SudokuStudy) -> None:
+    rows = json.loads((study.workshop.results / "repeated.json").read_text())["rows"]
+    assert [row["temperature"] for row in rows] == 4 * [1.0] + 4 * [0.0]
+    failures = {}
+    for row in rows[:4]:
+        failures[row["method"]] = 1 - sum(row["solved_by_seed"]) / (8 * row["boards"])
+        assert row["success"]["value"] == pytest.approx(1 - failures[row["method"]])
+    best = min(failures["remdm-conf-topk K=4"], failures["p2-self K=4"])
+    assert failures["vanilla"] > 0
+    assert best > 0
+    assert rows[3]["of_vanilla"]["value"] == pytest.approx(failures["prism K=4"] / failures["vanilla"])
+    assert rows[3]["of_best_training_free"]["value"] == pytest.approx(failures["prism K=4"] / best)
+
+
 def test_remask_budgets_are_made_equal(study: SudokuStudy) -> None:
     result = json.loads((study.workshop.results / "equal_remasks.json").read_text())
     remasks = {row["method"]: row["remasks"] for row in result["rows"]}

@@ -160,6 +160,27 @@ def _most_likely_digits(found: dict[str, Result], results: Path) -> str:
     )
 
 
+def _repeated(found: dict[str, Result], results: Path) -> str:
+    if "repeated" not in found:
+        return ""
+    rows = found["repeated"]["rows"]
+    lines = [
+        [SETS.get(r["puzzles"], r["puzzles"]), f"{r['temperature']:g}", r["method"]]
+        + [_hundredths(r[figure]) for figure in ("success", "of_vanilla", "of_best_training_free")]
+        for r in rows
+    ]
+    headings = ["puzzles", "temperature", "method", "solved %", "failures, % of vanilla's", "% of the best untrained's"]
+    return (
+        f"## The same puzzles {len(rows[0]['solved_by_seed'])} times\n\nRandom order, {rows[0]['steps']} forward passes, other "
+        "random numbers each time; intervals are over puzzles. The best untrained is the remasker, of those that need no "
+        "training, that fails least.\n\n" + table(headings, lines)
+    )
+
+
+def _hundredths(figure: Result) -> str:
+    return f"{100 * figure['value']:.1f} [{100 * figure['low']:.1f}, {100 * figure['high']:.1f}]"
+
+
 def _equal_remasks(found: dict[str, Result], results: Path) -> str:
     if "equal_remasks" not in found:
         return ""
@@ -377,6 +398,7 @@ SECTIONS: tuple[Section, ...] = (
     _fine_tuning,
     _steps,
     _most_likely_digits,
+    _repeated,
     _equal_remasks,
     _cost,
     _knowledge,
