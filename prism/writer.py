@@ -127,9 +127,14 @@ class Writer:
         """Answers to conversations, in the tokenizer's chat template."""
         return self([self.writing.chat(messages) for messages in conversations], noise)
 
-    def __call__(self, prompts: Sequence[list[int]], noise: Noise | None = None) -> list[Written]:
-        """Completions of prompts given as tokens; `noise` has a row for each."""
-        found = dict(self.each(prompts, noise))
+    def __call__(
+        self,
+        prompts: Sequence[list[int]],
+        noise: Noise | None = None,
+        watch: Callable[[Step], object] | None = None,
+    ) -> list[Written]:
+        """Completions of prompts given as tokens; `noise` has a row for each, `watch` sees every step of the loop."""
+        found = dict(self.each(prompts, noise, watch))
         return [found[number] for number in range(len(prompts))]
 
     def each(

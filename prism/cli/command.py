@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +28,9 @@ from prism.sampling.policies import Method
 console = Console(
     highlight=False, quiet=os.environ.get("RANK", "0") != "0"
 )  # of several processes the first one speaks
-EMBEDDED = Path(__file__).resolve().parent.parent / "assets" / "sudoku"
+ASSETS = Path(__file__).resolve().parent.parent / "assets"
+SUDOKU, STORIES = ASSETS / "sudoku", ASSETS / "stories"
+"""The embedded models."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +99,7 @@ def dtype_of(flag: str, name: str) -> torch.dtype:
 class WithModel(OnDevice):
     model: str | None = None
     """A folder or hub name: a model made by `prism finetune` or `prism pretrain`, or a masked language model of transformers.
-    The embedded Sudoku model if left out."""
+    An embedded one if left out: of Sudoku or, where a command may be given anything but a board, of stories."""
     mask_id: int | None = None
     """The mask token, for models whose config does not name it."""
 
@@ -106,19 +109,32 @@ class WithModel(OnDevice):
 
     def loaded(self) -> Any:
         """The model as it was saved."""
-        source = str(EMBEDDED) if self.model is None else self.model
-        if self.model is None and not EMBEDDED.exists():
+        dtype, device = self.torch_dtype(), str(self.torch_device())
+        return load_model(self.source(), dtype=dtype, device=device, mask_id=self.mask_id).eval()
+
+    def source(self) -> str:
+        """The folder or hub name of the model."""
+        if self.model is None and not self.embedded().exists():
             raise ValueError("This installation has no embedded model; name one with --model.")
-        if not source:
+        if self.model == "":
             raise ValueError("--model is empty; name a folder or a hub repository.")
-        return load_model(
-            source, dtype=self.torch_dtype(), device=str(self.torch_device()), mask_id=self.mask_id
-        ).eval()
+        return str(self.embedded()) if self.model is None else self.model
+
+    def embedded(self) -> Path:
+        """The model to take where none is named."""
+        return SUDOKU
 
     def writing(self, model: Any) -> Writing:
         """The tokenizer beside the model or its backbone, wherever they came from; boards or ids without one."""
-        places = iter(()) if self.model is None else folders(self.model)
-        return writing_for(next(filter(has_tokenizer, places), None), model.facts.vocab_size, own_length(model))
+        beside = next(filter(has_tokenizer, folders(self.source())), None)
+        return writing_for(beside, model.facts.vocab_size, own_length(model))
+
+
+def embedded_for(text: str) -> Path:
+    """The embedded model to read it: Sudoku's if it is written as boards are, be it a cell too short, else the stories'."""
+    if not STORIES.is_dir():  # to be deleted when its weights arrive
+        return SUDOKU
+    return SUDOKU if re.fullmatch(r"[0-9._,\s]+", text) else STORIES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,18 +165,18 @@ class WithCorrector(WithModel):
             both = Judged(writer, judge)
         except ValueError as error:
             raise ValueError(f"--corrector {corrector}: {error}") from error
-        ours, theirs = (_tokenizer_of(name) for name in (self.model, corrector))
+        ours, theirs = (_tokenizer_of(name) for name in (self.source(), corrector))
         if ours is not None and theirs is not None and ours != theirs:
             raise ValueError(
-                f"--corrector {corrector}: its tokenizer is not that of {self.model}, so the same ids are other words to it; "
-                "take a corrector for this tokenizer."
+                f"--corrector {corrector}: its tokenizer is not that of {self.source()}, so the same ids are other words to "
+                "it; take a corrector for this tokenizer."
             )
         return both
 
 
-def _tokenizer_of(model: str | None) -> str | None:
+def _tokenizer_of(model: str) -> str | None:
     """What tells the model's tokenizer from others; None where none lies beside it."""
-    folder = None if model is None else next(filter(has_tokenizer, folders(model)), None)
+    folder = next(filter(has_tokenizer, folders(model)), None)
     return None if folder is None else fingerprint(load_tokenizer(folder))
 
 

@@ -6,13 +6,14 @@ import argparse
 import json
 import re
 from itertools import takewhile
+from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
 import jsonargparse
 
 from prism.cli.cite import Cite
 from prism.cli.code import CompareCode, EvaluateCode
-from prism.cli.command import Command
+from prism.cli.command import Command, embedded_for
 from prism.cli.demo import Demo
 from prism.cli.functions import Functions
 from prism.cli.harness import EvaluateHarness
@@ -68,8 +69,7 @@ def parse(words: list[str]) -> Command:
     parser, rest = _parser(kind, path), _gathered(rest, kind)
     try:
         found = parser.parse_args(rest)
-        if found.get("recipe") is not None:  # named in a config file, it counts as well
-            settings = pick(found.recipe, RECIPES, "recipe")
+        if (settings := _beneath(kind, found)) is not None:
             found = parser.parse_args(["--config", str(settings), *rest])
     except argparse.ArgumentError as error:
         raise ValueError(_readable(error, parser, path)) from error
@@ -77,6 +77,16 @@ def parse(words: list[str]) -> Command:
         raise ValueError("--config: that is not a YAML file, it is not even text; name another.") from error
     found.pop("config", None)
     return kind(**parser.instantiate(found))
+
+
+def _beneath(kind: type[Command], found: Any) -> Path | None:
+    """A file of settings that stand beneath those given: of a recipe, or of the embedded model that will write."""
+    if found.get("recipe") is not None:  # named in a config file, it counts as well
+        return pick(found.recipe, RECIPES, "recipe")
+    if kind is Sample and found.model is None:
+        beside = embedded_for(found.prompt).with_suffix(".yaml")
+        return beside if beside.is_file() else None
+    return None
 
 
 def _find(words: list[str]) -> tuple[type[Command], list[str], list[str]]:

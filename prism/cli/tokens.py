@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
-from rich.text import Text
 
-from prism.cli.command import Command, WithCorrector, WithModel, console, own_length, show_record
-from prism.cli.palette import quality_style
+from prism.cli.command import Command, WithCorrector, WithModel, console, embedded_for, own_length, show_record
+from prism.cli.words import painted, watching
 from prism.data import sudoku
 from prism.data.writing import Board, Writing
 from prism.evaluation.record import Stopwatch, plain
@@ -37,6 +37,8 @@ class Sample(WithCorrector, TextSampling, Command):
     """Tokens after the prompt, instead of a length in all."""
     count: int = 1
     """How many sequences."""
+    watch: bool | None = None
+    """Show the text while it is written; if left out, wherever the output is a terminal."""
 
     def check(self) -> None:
         super().check()
@@ -51,6 +53,11 @@ class Sample(WithCorrector, TextSampling, Command):
             raise ValueError("--system is part of a chat; give --chat true too.")
         if self.chat and not self.prompt:
             raise ValueError("--chat: say something with --prompt.")
+        if self.watch and not console.is_terminal:
+            raise ValueError("--watch true: the output is no terminal, so nothing can be seen on it; leave it out.")
+
+    def embedded(self) -> Path:
+        return embedded_for(self.prompt)
 
     def run(self) -> dict[str, Any]:
         clock = Stopwatch()
@@ -64,13 +71,21 @@ class Sample(WithCorrector, TextSampling, Command):
         room = prompt.count(mask) or self._room(model, prompt)
         self.check_length(room)
         writer = self.build_writer(model, writing, room, device)
-        written = writer([prompt] * self.count, Noise.rows(self.seed, self.count, device=device))
+        noise = Noise.rows(self.seed, self.count, device=device)
+        watched = console.is_terminal if self.watch is None else self.watch
+        ends = writing.ends if writer.eos.stops and mask not in prompt else ()
+        with watching(writing, ends) if watched else nullcontext() as watch:
+            written = writer([prompt] * self.count, noise, watch)
         texts, qualities = [], []
         for found in written:
             quality = self._show(model, writing, found)
             qualities.append(quality)
             texts.append("".join(writing.pieces(found.sequence)))
-        record = clock.record("sample", self, seed=self.seed, model=model, name=self.model or "embedded")
+        if watched:
+            console.print(f"{sum(found.remasks for found in written)} tokens were taken back")
+        record = clock.record(
+            "sample", self, seed=self.seed, model=model, name=self.model or f"embedded {self.embedded().name}"
+        )
         show_record(record)
         return {
             "tokens": [found.sequence for found in written],
@@ -141,14 +156,7 @@ class Score(WithModel, Command):
     """Read it from a file instead."""
 
     def run(self) -> dict[str, Any]:
-        clock = Stopwatch()
-        if (self.text is None) == (self.file is None):
-            raise ValueError("Give what to score with --text or with --file, one of them.")
-        if self.file is not None and not self.file.is_file():
-            raise ValueError(f"--file {self.file}: no such file.")
-        text = self.text if self.file is None else self.file.read_text(encoding="utf-8")
-        if text is None or not text.strip():
-            raise ValueError("There is nothing to score: the text is empty.")
+        clock, text = Stopwatch(), self._given()
         model = self.load()
         writing = self.writing(model)
         tokens = torch.tensor([writing.read(text)], device=self.torch_device())
@@ -161,7 +169,7 @@ class Score(WithModel, Command):
         judged = [q for m, q in zip(masked, quality, strict=True) if not m]
         if judged:
             console.print(f"\nlowest {min(judged):.3f}, mean {sum(judged) / len(judged):.3f} over {len(judged)} tokens")
-        record = clock.record("score", self, seed=0, model=model, name=self.model or "embedded")
+        record = clock.record("score", self, seed=0, model=model, name=self.model or f"embedded {self.embedded().name}")
         show_record(record)
         return {
             "tokens": [
@@ -171,11 +179,16 @@ class Score(WithModel, Command):
             "record": plain(record),
         }
 
+    def embedded(self) -> Path:
+        return embedded_for(self._given())
 
-def painted(pieces: list[str], quality: list[float | None], given: list[bool] | None = None) -> Text:
-    """The text with every token on the colour of its quality; given tokens are bold."""
-    text = Text()
-    for place, (piece, q) in enumerate(zip(pieces, quality, strict=True)):
-        style = "" if q is None or piece.isspace() else quality_style(q)
-        text.append(piece, style=f"{style} bold".strip() if given and given[place] else style)
-    return text
+    def _given(self) -> str:
+        """What to score, wherever it stands."""
+        if (self.text is None) == (self.file is None):
+            raise ValueError("Give what to score with --text or with --file, one of them.")
+        if self.file is not None and not self.file.is_file():
+            raise ValueError(f"--file {self.file}: no such file.")
+        text = self.text if self.file is None else self.file.read_text(encoding="utf-8")
+        if text is None or not text.strip():
+            raise ValueError("There is nothing to score: the text is empty.")
+        return text

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import codecs
 import struct
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+
+import numpy as np
+from jaxtyping import Integer
 
 from prism.data.text import TextError
 from prism.data.writing import Writing
 
 START, END, BYTES = 1, 2, 3
 """The tokens around a text, and the first of the 256 that stand for single bytes, whatever their pieces say: exports differ."""
+CUT = b"\xff"
+"""A byte that no text holds."""
 
 
 class Llama2c(Writing):
@@ -66,6 +72,14 @@ class Llama2c(Writing):
             data = self._bytes(token, begins=begins, opens=place > 0)
             found.append(decoder.decode(data, final=place == len(tokens) - 1))
         return found
+
+    def documents(self, rows: Integer[np.ndarray, "n l"]) -> Iterator[str]:
+        """The texts of many rows that begin and end within them: what stands between two start or end tokens."""
+        pieces = [self._bytes(token, begins=False, opens=False) for token in range(len(self))]
+        pieces[START] = pieces[END] = CUT
+        for row in rows:
+            whole = b"".join(map(pieces.__getitem__, row.tolist())).split(CUT)[1:-1]
+            yield from (text.decode("utf-8", "ignore").strip() for text in whole if text)
 
     def _bytes(self, token: int, *, begins: bool, opens: bool) -> bytes:
         if token in (START, END):

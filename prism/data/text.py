@@ -9,7 +9,7 @@ import json
 import lzma
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from io import TextIOWrapper
@@ -219,6 +219,29 @@ def load_tokenizer(name: str | Path) -> Any:
 def _brings_code(folder: Path) -> bool:
     configs = (folder / name for name in ("config.json", "tokenizer_config.json"))
     return any(config.is_file() and "auto_map" in json.loads(config.read_text(encoding="utf-8")) for config in configs)
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
+    """A byte-level BPE of at most so many tokens made for these texts, an end of text and a mask among them."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    end, mask, alphabet = "<|endoftext|>", "<|mask|>", pre_tokenizers.ByteLevel.alphabet()
+    least = len(alphabet) + 2
+    if vocabulary < least:
+        raise TextError(
+            f"vocabulary={vocabulary}: bytes, an end of text and a mask are {least}; take that many or more."
+        )
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary, special_tokens=[end, mask], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token=end, mask_token=mask, clean_up_tokenization_spaces=False
+    )
 
 
 def end_of_text(tokenizer: Any) -> int:

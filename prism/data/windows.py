@@ -1,10 +1,13 @@
-"""A corpus as examples for training: windows of its tokens, read ahead while the device works."""
+"""A corpus as examples for training: windows of its tokens, read ahead while the device works, or all of them at once."""
 
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import numpy as np
 import torch
+from jaxtyping import Int16
+from torch import Tensor
 
 from prism.data.shards import Stream
 from prism.losses.masking import Batch
@@ -53,3 +56,14 @@ class TextWindows(Examples):
         for window, row in zip(windows, inside.numpy(), strict=True):
             self.stream.read(window * self._inside, row)
         return tokens
+
+
+def document_windows(stream: Stream, length: int, end: int) -> Int16[Tensor, "n l"]:
+    """A sequence for every document: it, and of those behind it as much as has room. A model that learns them begins where
+    documents begin. In memory, so for a corpus that has room there."""
+    tokens = torch.from_numpy(np.concatenate([np.zeros(0, "<u2"), *stream.files]).astype(np.int16))
+    begins = torch.cat([torch.zeros(1, dtype=torch.long), 1 + (tokens == end).nonzero()[:, 0]])
+    begins = begins[begins + length <= len(tokens)]
+    if len(begins) == 0:
+        raise ValueError(f"length={length} is more than the {len(tokens):,} tokens there are; take shorter sequences.")
+    return tokens.unfold(0, length, 1)[begins]
