@@ -70,7 +70,9 @@ class EvaluateHarness(InHarness, Command):
         if self.system is not None and not self.chat:
             raise ValueError("--system is part of a chat; give --chat true too.")
         if self.model is None:
-            raise ValueError("Name a --model; the embedded one solves Sudoku and cannot read.")
+            raise ValueError(
+                "Name a --model; the embedded ones solve Sudoku and tell stories, and answer no questions."
+            )
         if find_spec("lm_eval") is None:
             raise ValueError("lm-eval is not installed; pip install 'prism-mdm[harness]'.")
 

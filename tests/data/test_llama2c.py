@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from texts import write_llama2c_tokenizer
 
-from prism.data.llama2c import BYTES, START, Llama2c
+from prism.data.llama2c import BYTES, END, START, Llama2c
 from prism.data.text import TextError
 
 MERGES = [" ", "o", "n", "c", "e", "ï", "on", "ce", " o", "once", " on", " once", "ne"]
@@ -49,3 +50,12 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         (tmp_path / "t.bin").write_bytes(content)
         with pytest.raises(TextError, match=complaint):
             Llama2c.load(tmp_path / "t.bin")
+
+
+def test_documents_are_those_that_begin_and_end_in_a_row(tmp_path: Path) -> None:
+    found = Llama2c.load(write_llama2c_tokenizer(tmp_path / "t.bin", MERGES))
+    once, half = found.read("once"), [START, BYTES + 0xC3]
+    rows = [[*once, *found.read("one"), END, START], [*half, *once, START, START], [*once, BYTES, BYTES, BYTES, BYTES]]
+    width = max(map(len, rows))
+    rows = [row + [BYTES + ord("x")] * (width - len(row)) for row in rows]
+    assert list(found.documents(np.array(rows))) == ["once", "one", "", "once"]

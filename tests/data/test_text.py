@@ -23,6 +23,7 @@ from prism.data.text import (
     end_of_text,
     fingerprint,
     load_tokenizer,
+    train_tokenizer,
     vocabulary_size,
     with_mask,
 )
@@ -185,3 +186,16 @@ def test_code_beside_a_tokenizer_is_neither_run_nor_asked_about(
         321,
         [*plain("the cat")["input_ids"], 320],
     )
+
+
+def test_a_tokenizer_made_for_texts(tmp_path: Path) -> None:
+    texts = essays(100)
+    train_tokenizer(texts, 320).save_pretrained(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    assert vocabulary_size(tokenizer) == 320
+    assert end_of_text(tokenizer) != tokenizer.mask_token_id
+    for text in (*texts, " once , and\n\nnever ’ again . ", "日本"):
+        assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    assert len(tokenizer(texts[0])["input_ids"]) < len(texts[0].encode()) / 1.5
+    with pytest.raises(TextError, match="258"):
+        train_tokenizer(texts, 257)

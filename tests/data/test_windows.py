@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prism.data.shards import Stream
-from prism.data.windows import TextWindows
+from prism.data.windows import TextWindows, document_windows
 from prism.training.examples import Examples
 
 CPU = torch.device("cpu")
@@ -99,3 +99,11 @@ def test_windows_between_two_ends() -> None:
     assert torch.equal(tokens[:, 1:-1].sort(0).values, torch.arange(48).view(12, 4))
     with pytest.raises(ValueError, match="length=2 leaves no room between two ends"):
         windows(length=2, end=99)
+
+
+def test_a_window_begins_with_every_document() -> None:
+    tokens = np.array([5, 6, 0, 7, 0, 8, 9, 0, 5, 0], dtype="<u2")
+    found = document_windows(Stream((tokens[:7], tokens[7:])), length=4, end=0)
+    assert found.tolist() == [[5, 6, 0, 7], [7, 0, 8, 9], [8, 9, 0, 5]]  # the last document has no four tokens
+    with pytest.raises(ValueError, match="more than the 10 tokens"):
+        document_windows(Stream((tokens,)), length=11, end=0)
