@@ -26,6 +26,9 @@ TOKENIZER_FILES = (
 TEXT_ENDS = ("<|endoftext|>", "<|eot_id|>", "<|im_end|>", "<|role_end|>")
 """What ends a text or a turn of LLaDA and Dream beside the one token their tokenizers call eos."""
 
+NEAR = 8
+"""Tokens before one that decide how it reads: more than a character has bytes."""
+
 Messages = Sequence[Mapping[str, str]]
 """A conversation: role and content of every turn."""
 
@@ -116,12 +119,13 @@ class Text(Writing):
         return whole.removeprefix(before) if whole.startswith(before) else alone
 
     def pieces(self, tokens: list[int]) -> list[str]:
-        # A token's own text is what it adds to the text before it: tokenizers glue spaces to one side or the other.
-        texts = [self.tokenizer.decode(tokens[:end]) for end in range(len(tokens) + 1)]
-        return [
-            after[len(before) :] if after.startswith(before) else f" {self.tokenizer.decode([token])}"
-            for token, before, after in zip(tokens, texts, texts[1:], strict=False)
-        ]
+        return [self._last(tokens[max(0, place - NEAR) : place + 1]) for place in range(len(tokens))]
+
+    def _last(self, tokens: list[int]) -> str:
+        """What the last of them adds to the text of the others: tokenizers glue spaces to one side or the other. A character of
+        several bytes belongs to the last of its tokens."""
+        before, after = (self.tokenizer.decode(part).rstrip("\ufffd") for part in (tokens[:-1], tokens))
+        return after[len(before) :] if after.startswith(before) else f" {self.tokenizer.decode(tokens[-1:])}"
 
 
 def has_tokenizer(folder: Path) -> bool:

@@ -101,7 +101,7 @@ class StoriesModel:
     """The truth, what it wrote, and the models learned from it, each made when it is first asked for."""
 
     def __init__(self, scale: Scale, workshop: Workshop, truth: Causal, language: Llama2c, *, workers: int = 1) -> None:
-        """`language` is the truth's tokenizer; `workers`, so many processes, use ours."""
+        """`language` is the truth's tokenizer; so many `workers` make tokens of the stories."""
         if len(language) != truth.llama.config.vocab_size:
             raise TextError(
                 f"The tokenizer has {len(language)} tokens and the truth {truth.llama.config.vocab_size}; name its own."
