@@ -82,7 +82,7 @@ class Sample(WithCorrector, TextSampling, Command):
             qualities.append(quality)
             texts.append("".join(writing.pieces(found.sequence)))
         if watched:
-            console.print(f"{sum(found.remasks for found in written)} tokens were taken back")
+            console.print(f"tokens taken back: {sum(found.remasks for found in written)}")
         record = clock.record(
             "sample", self, seed=self.seed, model=model, name=self.model or f"embedded {self.embedded().name}"
         )
