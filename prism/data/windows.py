@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import torch
-from jaxtyping import Int16
+from jaxtyping import Int32
 from torch import Tensor
 
 from prism.data.shards import Stream
@@ -58,10 +58,10 @@ class TextWindows(Examples):
         return tokens
 
 
-def document_windows(stream: Stream, length: int, end: int) -> Int16[Tensor, "n l"]:
+def document_windows(stream: Stream, length: int, end: int) -> Int32[Tensor, "n l"]:
     """A sequence for every document: it, and of those behind it as much as has room. A model that learns them begins where
     documents begin. In memory, so for a corpus that has room there."""
-    tokens = torch.from_numpy(np.concatenate([np.zeros(0, "<u2"), *stream.files]).astype(np.int16))
+    tokens = torch.from_numpy(np.concatenate([np.zeros(0, "<u2"), *stream.files]).astype(np.int32))
     begins = torch.cat([torch.zeros(1, dtype=torch.long), 1 + (tokens == end).nonzero()[:, 0]])
     begins = begins[begins + length <= len(tokens)]
     if len(begins) == 0:
