@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,12 +18,14 @@ from texts import essays, write_letters, write_lines, write_tokenizer
 
 from prism.cli import main
 from prism.cli.parser import parse
+from prism.cli.reproduce import ReproduceWikipedia
+from prism.cli.tokenize import Tokenize
 from prism.data.text import end_of_text, load_tokenizer, vocabulary_size
 from prism.evaluation.mauve import Clustering
 from prism.models.attach import PrismModel
 from prism.models.dit import DiT
 from prism.models.heads import BlockConfig
-from prism.models.hub import load_backbone, load_model
+from prism.models.hub import load_backbone, load_model, save_backbone
 from prism.models.llama import Llama
 from prism.recipes.reproduce.strengths import best_of
 from prism.recipes.reproduce.wikipedia import CANDIDATES, MAIN, SCALES, VARIANTS, WikipediaStudy
@@ -293,10 +296,11 @@ def test_mauve_without_held_out_features(
 
 def test_weights_made_elsewhere(root: Path, done: Path, tmp_path: Path) -> None:
     """Put in place, even in bfloat16, they are tuned, and nobody asks for evidence."""
-    shutil.copytree(done / "adapted", tmp_path / "adapted")
+    made = load_backbone(done / "adapted" / "model", dtype=torch.bfloat16)
+    save_backbone(made, tmp_path / "adapted" / "model")
     study = study_in(root, tmp_path)
     assert study.adapted() == tmp_path / "adapted" / "model"
-    assert load_model(study.tuned()).quality_head is not None
+    assert {weight.dtype for weight in load_model(study.tuned()).parameters()} == {torch.float32}
     assert not (tmp_path / "results" / "evidence.json").exists()
 
 
@@ -346,3 +350,10 @@ def test_without_mauve(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     with pytest.raises(ValueError, match=r"pip install 'prism-mdm\[mauve\]', or name the other results: --only"):
         parse(words).check()
     parse([*words, "--only", "training,methods_32"]).check()
+
+
+def test_the_commands_of_its_page() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "wikipedia.md").read_text(encoding="utf-8")
+    block = page.partition("```bash\n")[2].partition("```")[0]
+    commands = [parse(shlex.split(one, comments=True)[1:]) for one in block.splitlines()]
+    assert [type(command) for command in commands] == [Tokenize] + [ReproduceWikipedia] * 3

@@ -117,9 +117,11 @@ def _training(found: dict[str, Result], results: Path) -> str:
         for name, model in result["models"].items()
     ]
     headings = ["model", "parameters", "tokens seen", "step chosen", "held-out loss", "s, last part"]
+    corpus = result["corpus"]["train"]
+    epochs = result["models"]["adapted"]["tokens"] / corpus
     return (
-        f"## How the models were made\n\nA corpus of {result['corpus']['train'] / 1e6:.3g}M tokens, seen several times. The "
-        "loss of `adapted` is the bound in nats a token, that of `prism` its own.\n\n" + table(headings, lines)
+        f"## How the models were made\n\nA corpus of {corpus / 1e6:.3g}M tokens, each seen {epochs:.2g} times. The loss of "
+        "`adapted` is the bound in nats a token, that of `prism` its own.\n\n" + table(headings, lines)
     )
 
 
