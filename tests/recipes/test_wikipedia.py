@@ -177,7 +177,7 @@ def test_sequences_begin_and_end_with_a_given_token(root: Path, done: Path) -> N
 
 def test_no_text_is_compared_with_that_weights_were_chosen_on(root: Path, done: Path) -> None:
     study = study_in(root, done)
-    sets = [study.held_out().tokens.tolist(), study.texts(0), study.texts(1)]
+    sets = [study.held_out().tokens.tolist(), study.texts(), study.learnt()]
     together = {tuple(row) for some in sets for row in some}
     assert len(together) == sum(map(len, sets))
 
@@ -326,7 +326,7 @@ def test_what_does_not_fit_is_told(root: Path, done: Path, tmp_path: Path, capsy
     words = ["--input", lines, "--tokenizer", root / "words", "--output", tmp_path / "short", "--workers", "1"]
     assert run("tokenize", *words, "--validation", "0.5") == 0
     bad: list[tuple[list[str | Path], str]] = [
-        (["--data", tmp_path / "short"], "held-out sequences of 16 tokens, and 16 are needed"),
+        (["--data", tmp_path / "short"], "held-out sequences of 16 tokens, and 10 are needed"),
         (["--base", tmp_path / "letters"], "was made with another tokenizer"),
         (["--base", root / "absent.gguf"], "has no absent.gguf"),
         (["--judge", root / "base"], "is the base itself"),

@@ -215,11 +215,11 @@ class WikipediaStudy:
         self.tokenizer = with_mask(load_tokenizer(data / "tokenizer"))
         self.end = end_of_text(self.tokenizer)
         self.kept = Kept(workshop.models / "samples")
-        wanted, there = scale.held_out + 2 * scale.samples, len(self.corpus.validation) // (scale.length - 2)
+        wanted, there = scale.held_out + scale.samples, len(self.corpus.validation) // (scale.length - 2)
         if there < wanted:
             raise ValueError(
                 f"{data} has {there:,} held-out sequences of {scale.length} tokens, and {wanted:,} are needed "
-                f"({scale.held_out:,} to choose weights on, twice {scale.samples:,} to compare with); make it anew by prism "
+                f"({scale.held_out:,} to choose weights on, {scale.samples:,} to compare with); make it anew by prism "
                 "tokenize with a larger --validation."
             )
 
@@ -236,14 +236,17 @@ class WikipediaStudy:
     def held_out(self) -> Batch:
         return with_ends_given(self._aside(range(self.scale.held_out)))
 
-    def texts(self, number: int) -> list[list[int]]:
-        """Held-out sequences, as many as a method writes; one `number` has none of another's, nor of those weights are chosen
-        on."""
-        first = self.scale.held_out + number * self.scale.samples
+    def texts(self) -> list[list[int]]:
+        """Held-out sequences, as many as a method writes, and others than weights are chosen on."""
+        first = self.scale.held_out
         return self._aside(range(first, first + self.scale.samples)).tolist()
 
     def _aside(self, rows: range) -> Tensor:
         return TextWindows(self.corpus.validation, self.scale.length, end=self.end).read(rows)
+
+    def learnt(self) -> list[list[int]]:
+        """As many of those that models learn from: what MAUVE says of text against text is the most there is to reach."""
+        return TextWindows(self.corpus.train, self.scale.length, end=self.end).read(range(self.scale.samples)).tolist()
 
     def blank(self, count: int) -> State:
         """Masks between two ends."""

@@ -144,7 +144,8 @@ def _main(found: dict[str, Result], results: Path) -> str:
     return (
         f"## Every method's best setting on the same weights\n\n{text['samples']:,} texts a row, judged by "
         f"{text['judge']['name']}. The setting of a method is the likeliest whose entropy is no more than {NEAR} nats below "
-        "the data's, chosen on other texts; with the most steps, PRISM and the best rival.\n\n" + table(HEADINGS, lines)
+        "the data's, chosen on other texts; with the most steps, PRISM and the best rival. The MAUVE of held-out "
+        "text is against text the models learnt from.\n\n" + table(HEADINGS, lines)
     )
 
 

@@ -36,8 +36,8 @@ SCREENING_SEED = 1
 """Of the sweeps: other texts than those the best settings are then told by."""
 SHOWN = 3
 """Texts of every run that its row holds, for people to read."""
-DATA, OTHER_DATA = "held-out text", "other held-out text"
-"""What held-out features are kept as."""
+DATA, LEARNT = "held-out text", "text learnt from"
+"""What features of the corpus are kept as."""
 
 
 def evidence(study: WikipediaStudy) -> dict[str, Any]:
@@ -62,10 +62,10 @@ def training(study: WikipediaStudy) -> dict[str, Any]:
 def data(study: WikipediaStudy) -> dict[str, Any]:
     """Held-out text judged like any other: the perplexity and the entropy there are to reach."""
     clock = Stopwatch()
-    rows, others = study.texts(0), study.texts(1)
+    rows, learnt = study.texts(), study.learnt()
     texts = [study.text(row) for row in rows]
     study.keep(DATA, rows, texts)
-    study.keep(OTHER_DATA, others, [study.text(row) for row in others])
+    study.keep(LEARNT, learnt, [study.text(row) for row in learnt])
     found = study.likelihood(texts).summary() | diversity([np.array(row) for row in rows])
     return {"samples": len(rows), **found, "texts": texts[:SHOWN], **_recorded(study, clock)}
 
@@ -179,14 +179,14 @@ def knowledge(study: WikipediaStudy) -> dict[str, Any]:
 def mauve_scores(study: WikipediaStudy) -> dict[str, Any]:
     """MAUVE of every run so far against held-out text, from the features that were kept; delete its file after more."""
     require_mauve()
-    clock, written, others = Stopwatch(), study.kept.features(DATA), study.kept.features(OTHER_DATA)
-    if written is None or others is None:
+    clock, written, learnt = Stopwatch(), study.kept.features(DATA), study.kept.features(LEARNT)
+    if written is None or learnt is None:
         raise ValueError(
             f"{study.kept.folder} has no features of held-out text; make them first (--only data, after deleting "
             f"{study.workshop.results / 'data.json'} if it is there), or copy them from where they were made."
         )
     rows = mauve_rows(study.workshop, study.kept, written)
-    ceiling = mauve(written, others).score
+    ceiling = mauve(written, learnt).score
     record = clock.record("reproduce wikipedia", study.scale, seed=0)
     return {"data": figure("mauve", ceiling), "rows": rows, "record": plain(record)}
 
