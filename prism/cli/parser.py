@@ -23,6 +23,7 @@ from prism.cli.reproduce import (
     ReproduceLlada,
     ReproduceOwt,
     ReproduceSudoku,
+    ReproduceWikipedia,
 )
 from prism.cli.sudoku import CompareSudoku, EvaluateSudoku
 from prism.cli.text import EvaluateKnownTruth, EvaluateText
@@ -52,6 +53,7 @@ COMMANDS: dict[str, type[Command] | dict[str, type[Command]]] = {
         "sudoku": ReproduceSudoku,
         "owt": ReproduceOwt,
         "known-truth": ReproduceKnownTruth,
+        "wikipedia": ReproduceWikipedia,
         "functions": ReproduceFunctions,
         "llada": ReproduceLlada,
     },

@@ -36,6 +36,9 @@ from prism.recipes.reproduce import (
     stories_results,
     sudoku_report,
     sudoku_results,
+    wikipedia,
+    wikipedia_report,
+    wikipedia_results,
 )
 from prism.recipes.reproduce.functions import FunctionsStudy
 from prism.recipes.reproduce.llada import LladaStudy
@@ -43,11 +46,12 @@ from prism.recipes.reproduce.owt import Ingredients, OwtStudy
 from prism.recipes.reproduce.report import found_in
 from prism.recipes.reproduce.stories import StoriesStudy
 from prism.recipes.reproduce.sudoku import SCALES, SudokuStudy
+from prism.recipes.reproduce.wikipedia import WikipediaStudy
 from prism.recipes.reproduce.workshop import Workshop
 from prism.recipes.sampling import pick
 from prism.training.sharding import launched
 
-Study = TypeVar("Study", SudokuStudy, FunctionsStudy, StoriesStudy, OwtStudy, LladaStudy)
+Study = TypeVar("Study", SudokuStudy, FunctionsStudy, StoriesStudy, OwtStudy, LladaStudy, WikipediaStudy)
 Made = TypeVar("Made")
 
 
@@ -167,6 +171,37 @@ class ReproduceKnownTruth(Reproduction):
         settings = {"scale": scale, "truth": self.truth.name}
         results, report = stories_results.results_of(study), stories_report.write_report
         return self._make("known-truth", study, results, report, settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceWikipedia(Reproduction):
+    """Text at the paper's size: adapt a causal model to masked diffusion on Wikipedia, tune it with PRISM on a fiftieth of the
+    tokens, and compare the main methods on the same weights by a causal judge of another family.
+
+    What its folders hold already, samples too, is not made again: after an interruption the same command goes on.
+    """
+
+    data: Path
+    """A folder of prism tokenize, made with the tokenizer of --base."""
+    base: str
+    """The causal model to adapt, such as SmolLM2-135M: a folder, a hub name or a GGUF file of a Llama or Qwen2."""
+    judge: str
+    """The causal model that gives perplexity and MAUVE's features, of another family: a folder, a hub name or a GGUF file."""
+    scale: str = "tiny"
+    """full (135M parameters, 590M tokens, 1,024 samples a row, one H200), or tiny (for tiny models on a CPU; it shows that
+    everything runs)."""
+
+    def check(self) -> None:
+        super().check()
+        if self.only is None or "mauve" in self.only:
+            require_mauve("name the other results: --only")
+
+    def run(self) -> dict[str, Any]:
+        scale = pick(self.scale, wikipedia.SCALES, "scale")
+        workshop = self._workshop(f"wikipedia-{self.scale}")
+        study = WikipediaStudy(scale, workshop, self.data, self.base, self.judge)
+        results, report = wikipedia_results.results_of(study), wikipedia_report.write_report
+        return self._make("wikipedia", study, results, report, study.describe())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,7 @@ from prism.models.four_bit import import_bitsandbytes, in_four_bits
 from prism.models.hub import load_backbone, locate, save_backbone
 from prism.models.llama import Llama
 from prism.recipes import sudoku as recipe
+from prism.recipes.adapting import adapt_to
 from prism.recipes.training import (
     AttachmentOptions,
     ConversationOptions,
@@ -316,7 +317,7 @@ class Adapt(MaskingOptions, _Run):
         return {"held_out": fitted.held_out, "record": plain(record)}
 
     def _start(self, material: _Material) -> Llama:
-        """The causal model with a mask, in float32: half precision would lose the small steps of training."""
+        """The causal model with a mask, in float32."""
         if material.text is None:
             model = adapt(self.model, shifted=self.shifted, length=material.length)
             if material.vocab_size > model.facts.vocab_size:
@@ -324,16 +325,8 @@ class Adapt(MaskingOptions, _Run):
                     f"{self.data} has token ids up to {material.vocab_size - 2}; the model knows 0..{model.facts.mask_id - 1}."
                 )
             return model.float()
-        tokenizer, source = material.text.tokenizer, Path(self.model)
-        if source.suffix == ".gguf" or has_tokenizer(source := locate(self.model)):
-            material.text.corpus.check_tokenizer(fingerprint(load_tokenizer(source)), f"that of {self.model}")
-        return adapt(
-            self.model,
-            shifted=self.shifted,
-            mask_id=tokenizer.mask_token_id,
-            known=vocabulary_size(tokenizer),
-            length=material.length,
-        ).float()
+        corpus, tokenizer = material.text.corpus, material.text.tokenizer
+        return adapt_to(corpus, tokenizer, self.model, shifted=self.shifted, length=material.length)
 
 
 @dataclass(frozen=True, kw_only=True)

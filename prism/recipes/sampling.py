@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 from prism.sampling.draw import Draw
 from prism.sampling.order import Confidence, Leftmost, LowEntropy, Margin, Order, RandomOrder, TopProbability
@@ -62,6 +62,12 @@ class Sampling:
     """Write left to right in blocks of this many positions."""
     seed: int = 0
     """The same seed gives the same result."""
+
+    def described(self) -> dict[str, Any]:
+        """The policy and what differs from the defaults, as a results file holds it."""
+        default, names = Sampling(), [field.name for field in fields(Sampling)]
+        own = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(default, name)}
+        return {"policy": self.policy, **own}
 
     def method(self) -> Method:
         return pick(self.policy, {method.name: method for method in METHODS}, "policy")

@@ -39,6 +39,7 @@ reproduce sudoku --output {{f}}/empty.txt | that is a file
 reproduce sudoku --results {{f}}/empty.txt | that is a file
 reproduce functions | arguments are required: --data
 reproduce known-truth | arguments are required: --truth
+reproduce wikipedia | arguments are required: --data, --base, --judge
 reproduce known-truth --truth nowhere.bin | nowhere.bin cannot be read
 evaluate text --texts nowhere.jsonl | nowhere.jsonl: no such file
 reproduce functions --data {{o}} | There is no folder

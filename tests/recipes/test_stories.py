@@ -15,7 +15,8 @@ from stand_ins import tiny_truth
 from prism.evaluation.mauve import Clustering
 from prism.recipes.reproduce.stories import SCALES, VARIANTS, StoriesStudy
 from prism.recipes.reproduce.stories_report import best_rows, write_report
-from prism.recipes.reproduce.stories_results import best_of, prism, results_of, training_free
+from prism.recipes.reproduce.stories_results import results_of
+from prism.recipes.reproduce.strengths import best_of, prism, training_free
 from prism.recipes.reproduce.workshop import Workshop
 
 TINY = SCALES["tiny"]
@@ -41,7 +42,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoriesStudy]:
         few = ("main", "k=32, n_y=1", "final-layer head", "frozen backbone")
         patch.setattr("prism.recipes.reproduce.stories_results.VARIANTS", {name: VARIANTS[name] for name in few})
         patch.setattr("prism.recipes.reproduce.stories_results.NUCLEI", (0.9,))
-        patch.setattr("prism.recipes.reproduce.stories_results.TIMES", (2.56,))
+        patch.setattr("prism.recipes.reproduce.strengths.TIMES", (2.56,))
         patch.setattr("prism.recipes.reproduce.stories_results.require_mauve", lambda: None)
         patch.setattr("prism.evaluation.mauve.clustering", _nearness)
         for name, make in results_of(study).items():

@@ -20,7 +20,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,18 +46,18 @@ from prism.data.writing import Text, has_tokenizer
 from prism.evaluation.judge import load_judge
 from prism.evaluation.mauve import mauve
 from prism.evaluation.record import Stopwatch, plain
-from prism.evaluation.samples import SampleFile, Written, costs, weights_digest, write_samples
-from prism.evaluation.text import Likelihood, diversity, figure
+from prism.evaluation.samples import SampleFile, Written
+from prism.evaluation.text import Likelihood, figure
 from prism.losses.masking import Batch
 from prism.losses.prism import PrismLoss
 from prism.models.attach import PrismModel, attach
 from prism.models.backbone import Backbone, Facts
 from prism.models.heads import BlockConfig
 from prism.models.hub import load_model, locate
+from prism.recipes.reproduce.texts import digest_of, figures, write_texts
 from prism.recipes.reproduce.workshop import Workshop, on_cpu, to_sample
 from prism.recipes.sampling import Sampling
 from prism.sampling.order import TopProbability
-from prism.sampling.prepared import Prepared
 from prism.state import State, start
 from prism.training import Optimisation, Precision
 
@@ -348,20 +348,14 @@ class OwtStudy:
 
         folder = self.workshop.models / "samples"
         folder.mkdir(parents=True, exist_ok=True)
-        settings = {"weights": _digest(weights), "length": scale.length, **vars(sampling)}
+        settings = {"weights": digest_of(weights), "length": scale.length, **vars(sampling)}
         with self.watch(f"{name}, {steps} steps", scale.samples) as done:
-            return write_samples(
-                Prepared(
-                    model,
-                    sampling.build_policy(),
-                    steps=steps,
-                    draw=sampling.build_draw(),
-                    schedule=sampling.build_schedule(),
-                ),
+            return write_texts(
+                model,
+                sampling,
+                self.tokenizer,
                 blank,
-                Text(self.tokenizer).text,
                 samples=scale.samples,
-                seed=sampling.seed,
                 batch=scale.at_once,
                 file=SampleFile(folder / f"{name}_{steps}.jsonl", settings),
                 done=done,
@@ -393,11 +387,6 @@ class OwtStudy:
         return found
 
 
-@lru_cache(maxsize=2)
-def _digest(weights: Path) -> str:
-    return weights_digest(load_model(weights))
-
-
 # ── results ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -425,10 +414,7 @@ def judged(name: str, steps: int) -> Callable[[OwtStudy], dict[str, Any]]:
         record = clock.record("reproduce owt", sampling, seed=sampling.seed, device=study.device)
         return {
             **_about(name, steps),
-            "samples": len(rows),
-            **likelihood.summary(),
-            **diversity([np.array(written.tokens) for written in rows]),
-            **costs(rows),
+            **figures(rows, likelihood),
             "judge": {"name": study.ingredients.judge, **study.judge.describe()},
             "record": plain(record),
         }
@@ -461,12 +447,11 @@ def mauve_scores(names: Iterable[str], steps: int) -> Callable[[OwtStudy], dict[
 
 def _about(name: str, steps: int) -> dict[str, Any]:
     row, sampling = ROWS[name], ROWS[name].sampling(steps)
-    settings = {key: value for key, value in vars(sampling).items() if value != getattr(Sampling(), key)}
     return {
         "row": name,
         "method": row.method,
         "weights": "tuned" if row.tuned else "checkpoint",
-        "sampling": {"policy": sampling.policy, **settings},
+        "sampling": sampling.described(),
         "steps": steps,
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from prism.recipes.reproduce.owt import ROWS, TABLE
-from prism.recipes.reproduce.report import STYLE, Figure, Result, table, write_page
+from prism.recipes.reproduce.report import STYLE, Figure, Result, table, with_interval, write_page
 
 STEPS = (64, 128, 256, 512, 1024)
 PUBLISHED: dict[str, dict[str, tuple[float, ...]]] = {
@@ -89,10 +89,7 @@ def _method(row: Result) -> str:
 
 
 def _ours(row: Result, metric: str, decimals: str) -> str:
-    if metric not in row:
-        return "–"
-    low, high = row[f"{metric}_interval"]
-    return f"{row[metric]:{decimals}} [{low:{decimals}}, {high:{decimals}}]"
+    return with_interval(row, metric, decimals) if metric in row else "–"
 
 
 def _papers(row: Result, metric: str, decimals: str) -> str:

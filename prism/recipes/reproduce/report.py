@@ -55,6 +55,20 @@ def pick(rows: Sequence[Result], **wanted: object) -> list[Result]:
     return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
 
 
+def with_interval(row: Result, name: str, decimals: str = ".3f") -> str:
+    low, high = row[f"{name}_interval"]
+    return f"{row[name]:{decimals}} [{low:{decimals}}, {high:{decimals}}]"
+
+
+def setting(row: Result) -> str:
+    """How a row was sampled."""
+    given = row["sampling"]
+    parts = [f"p={row['nucleus']:g}"]
+    parts += [f"η={given['eta']:.3g}"] if given.get("eta") is not None else []
+    parts += [f"from {given['on']:g}"] if given.get("on") is not None else []
+    return ", ".join(parts)
+
+
 class Figure:
     """Panels side by side, saved as SVG without a date so that the same results give the same file."""
 
@@ -82,3 +96,33 @@ class Figure:
             with matplotlib.rc_context({"svg.hashsalt": "prism"}):
                 self.figure.savefig(self.path, metadata={"Date": None})
         pyplot.close(self.figure)
+
+
+def knowledge(found: dict[str, Result], results: Path) -> str:
+    """What a study of text found with `knowledge_of`."""
+    if "knowledge" not in found:
+        return ""
+    result = found["knowledge"]
+    with Figure(results / "knowledge.svg", 3) as axes:
+        run = result["runs"]["vanilla"]
+        for number, curve in enumerate(run["by_fifth_filled"]):
+            shade = str(0.8 - 0.2 * number)
+            label = f"{20 * number}–{20 * number + 20} % written, ECE {curve['ece']:.3f}"
+            axes[0].plot(curve["predicted"], curve["observed"], ".-", color=shade, label=label)
+        axes[0].set(title="without remasking", xlabel="quality", ylabel="f(token | rest)")
+        curve = result["detection"]["against_truth"]
+        axes[1].plot(curve["predicted"], curve["observed"], ".-", color="tab:red", label=f"ECE {curve['ece']:.3f}")
+        axes[1].set(title="tokens drawn into true texts", xlabel="quality", ylabel="share that are the text's own")
+        for ax in axes[:2]:
+            ax.plot([0, 1], [0, 1], ":", color="0.7")
+            ax.legend(fontsize=6)
+        scatter = run["scatter"]
+        axes[2].scatter(scatter["quality"], scatter["entropy"], s=2, alpha=0.4, color="tab:red")
+        axes[2].set(title="quality and entropy", xlabel="quality", ylabel="entropy of f, nats")
+    lines = [[name, f"{run['against_likelihood']['ece']:.3f}", run["tokens"]] for name, run in result["runs"].items()]
+    scores = ", ".join(f"{name} {value:.3f}" for name, value in result["detection"]["auroc"].items())
+    return (
+        "## Does the head know?\n\n![calibration](knowledge.svg)\n\n"
+        + table(["run", "ECE against f(token given the rest)", "tokens"], lines)
+        + f"\n\nAUROC of finding the tokens that are not the text's own: {scores}."
+    )

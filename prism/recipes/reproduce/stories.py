@@ -29,6 +29,7 @@ from prism.models.dit import DiT, DiTConfig
 from prism.models.heads import BlockConfig, FinalLayerConfig, HeadConfig
 from prism.models.hub import load_backbone
 from prism.recipes.known_truth import corpus
+from prism.recipes.reproduce.texts import Kept
 from prism.recipes.reproduce.workshop import Workshop, on_cpu, on_gpu, to_sample
 from prism.recipes.sampling import Sampling
 from prism.sampling.draw import Draw
@@ -138,6 +139,7 @@ class StoriesStudy:
         self.scale, self.workshop = scale, workshop
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.truth = Causal(truth.llama.to(self.device), truth.start)
+        self.kept = Kept(workshop.models / "samples")
         self._corpus: Integer[Tensor, "n l"] | None = None
 
     def corpus(self, sequences: int) -> Integer[Tensor, "n l"]:

@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from prism.recipes.reproduce.report import STYLE, Figure, Result, Section, table, write_page
-from prism.recipes.reproduce.stories_results import best_of
+from prism.recipes.reproduce.report import (
+    STYLE,
+    Figure,
+    Result,
+    Section,
+    knowledge,
+    setting,
+    table,
+    with_interval,
+    write_page,
+)
+from prism.recipes.reproduce.strengths import best_of
 
 
 def write_report(results: Path) -> Path:
@@ -25,11 +35,6 @@ def _label(row: Result) -> str:
 
 def _style(label: str) -> tuple[str, str]:
     return STYLE[label.split(" ")[0]]
-
-
-def _number(row: Result, name: str) -> str:
-    low, high = row[f"{name}_interval"]
-    return f"{row[name]:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def _by_steps(found: dict[str, Result]) -> dict[int, Result]:
@@ -56,10 +61,10 @@ def main_table(found: dict[str, Result]) -> str:
                 [
                     steps,
                     _label(row),
-                    _setting(row),
-                    _number(row, "excess"),
-                    _number(row, "entropy"),
-                    "–" if score is None else _number(score, "mauve"),
+                    setting(row),
+                    with_interval(row, "excess"),
+                    with_interval(row, "entropy"),
+                    "–" if score is None else with_interval(score, "mauve"),
                     f"{row['repetition_4']:.3f}",
                     f"{row['remasks']:.0f}",
                     f"{row['seconds']:.1f}",
@@ -67,18 +72,10 @@ def main_table(found: dict[str, Result]) -> str:
             )
         truth = result["truth"]
         lines.append(
-            [steps, "*the truth itself*", "", "0", _number(truth, "entropy"), "", f"{truth['repetition_4']:.3f}"]
+            [steps, "*the truth itself*", "", "0", with_interval(truth, "entropy"), "", f"{truth['repetition_4']:.3f}"]
         )
     headings = ["N", "method", "setting", "excess", "entropy", "MAUVE", "repeated 4-grams", "remasks", "s"]
     return table(headings, [[*line, *[""] * (len(headings) - len(line))] for line in lines])
-
-
-def _setting(row: Result) -> str:
-    given = row["sampling"]
-    parts = [f"p={row['nucleus']:g}"]
-    parts += [f"η={given['eta']:.3g}"] if given.get("eta") is not None else []
-    parts += [f"from {given['on']:g}"] if given.get("on") is not None else []
-    return ", ".join(parts)
 
 
 def _main(found: dict[str, Result], results: Path) -> str:
@@ -137,35 +134,6 @@ def _frontier(found: dict[str, Result], results: Path) -> str:
     )
 
 
-def _knowledge(found: dict[str, Result], results: Path) -> str:
-    if "knowledge" not in found:
-        return ""
-    result = found["knowledge"]
-    with Figure(results / "knowledge.svg", 3) as axes:
-        run = result["runs"]["vanilla"]
-        for number, curve in enumerate(run["by_fifth_filled"]):
-            shade = str(0.8 - 0.2 * number)
-            label = f"{20 * number}–{20 * number + 20} % written, ECE {curve['ece']:.3f}"
-            axes[0].plot(curve["predicted"], curve["observed"], ".-", color=shade, label=label)
-        axes[0].set(title="without remasking", xlabel="quality", ylabel="f(token | rest)")
-        curve = result["detection"]["against_truth"]
-        axes[1].plot(curve["predicted"], curve["observed"], ".-", color="tab:red", label=f"ECE {curve['ece']:.3f}")
-        axes[1].set(title="tokens drawn into true texts", xlabel="quality", ylabel="share that are the text's own")
-        for ax in axes[:2]:
-            ax.plot([0, 1], [0, 1], ":", color="0.7")
-            ax.legend(fontsize=6)
-        scatter = run["scatter"]
-        axes[2].scatter(scatter["quality"], scatter["entropy"], s=2, alpha=0.4, color="tab:red")
-        axes[2].set(title="quality and entropy", xlabel="quality", ylabel="entropy of f, nats")
-    lines = [[name, f"{run['against_likelihood']['ece']:.3f}", run["tokens"]] for name, run in result["runs"].items()]
-    scores = ", ".join(f"{name} {value:.3f}" for name, value in result["detection"]["auroc"].items())
-    return (
-        "## Does the head know?\n\n![calibration](knowledge.svg)\n\n"
-        + table(["run", "ECE against f(token given the rest)", "tokens"], lines)
-        + f"\n\nAUROC of finding the tokens that are not the text's own: {scores}."
-    )
-
-
 def _listed(name: str, title: str, about: str) -> Section:
     def section(found: dict[str, Result], results: Path) -> str:
         if name not in found:
@@ -175,10 +143,10 @@ def _listed(name: str, title: str, about: str) -> Section:
             [
                 row["weights"].removeprefix("variant-"),
                 row["method"],
-                _setting(row),
+                setting(row),
                 row["steps"],
-                _number(row, "excess"),
-                _number(row, "entropy"),
+                with_interval(row, "excess"),
+                with_interval(row, "entropy"),
                 f"{row['remasks']:.0f}",
             ]
             for row in rows
@@ -208,7 +176,7 @@ SECTIONS: tuple[Section, ...] = (
     _main,
     _frontier,
     _steps,
-    _knowledge,
+    knowledge,
     _listed("equal_remasks", "At the same number of remasks", "Strengths set so that all take back about as many."),
     _listed("ablations", "One thing changed at a time", "Short fine-tunings of the same backbone."),
     _listed(

@@ -114,6 +114,11 @@ class Workshop:
             raise ValueError(f"{self.models} was begun with other settings (see {path}); choose another --output.")
         write_json(path, settings)
 
+    def made(self, name: str) -> Path | None:
+        """The folder of the model of that name if it is there already, made here or put there."""
+        folder = self.models / name / "model"
+        return folder if folder.is_dir() else None
+
     def model(
         self,
         name: str,
@@ -128,7 +133,7 @@ class Workshop:
         """The folder of the model of that name, trained now if it is not there yet. `each_step`, given the model, says what
         changes in it before every step."""
         folder = self.models / name
-        if not (folder / "model").is_dir():
+        if self.made(name) is None:
             folder.mkdir(parents=True, exist_ok=True)
             clock, model = Stopwatch(), make()
             self.tell(f"  training {name}")

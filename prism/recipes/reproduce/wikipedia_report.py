@@ -1,0 +1,261 @@
+"""The study of Wikipedia to look at and to read: figures, a page of tables and one of texts, from the result files and nothing
+else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import indent, wrap
+
+from prism.recipes.reproduce.report import (
+    STYLE,
+    Figure,
+    Result,
+    Section,
+    knowledge,
+    setting,
+    table,
+    with_interval,
+    write_page,
+)
+from prism.recipes.reproduce.strengths import NEAR
+
+HEADINGS = ["N", "method", "setting", "nats a token", "perplexity", "entropy", "MAUVE", "distinct 2-grams"]
+HEADINGS += ["repeated 4-grams", "remasks", "s"]
+
+
+def write_report(results: Path) -> Path:
+    """`results/*.json` drawn and tabled in `results/README.md`, with figures and the texts of `samples.md` beside it."""
+    about = (
+        "# Wikipedia: results\n\nMade by `prism reproduce wikipedia` from the JSON files beside this page; every one of them "
+        "holds the record of its run. *Nats a token* and *perplexity* are the judge's, over its own tokens; *entropy* is that "
+        "of a text's unigrams, over the model's tokens. Intervals are 95 %, over samples."
+    )
+    return write_page(results, about, SECTIONS)
+
+
+def compared(found: dict[str, Result], kind: str = "methods") -> dict[int, list[Result]]:
+    """The rows of all results of a kind by their number of steps, the fewest first."""
+    of = {name.removeprefix(f"{kind}_"): result for name, result in found.items() if name.startswith(f"{kind}_")}
+    return dict(sorted((int(steps), with_mauve(found, result["rows"])) for steps, result in of.items()))
+
+
+def with_mauve(found: dict[str, Result], rows: Sequence[Result]) -> list[Result]:
+    """The rows, and the MAUVE of those that have one by now."""
+    scores = {row["name"]: row for row in found.get("mauve", {}).get("rows", [])}
+    return [scores.get(row["name"], {}) | row for row in rows]
+
+
+def verdicts(rows: Sequence[Result], entropy: float) -> list[Result]:
+    """PRISM against every rival with as many steps: whether its texts are likelier and nearer to the data, and whether it is
+    no less diverse than allowed: within 0.1 nats of the data or of the rival."""
+    prism = next(row for row in rows if row["method"] == "prism")
+    return [
+        {
+            "rival": row["method"],
+            "likelier": _above(row, prism, "nll"),
+            "nearer": _above(prism, row, "mauve") if "mauve" in prism and "mauve" in row else "–",
+            "diverse": min(abs(prism["entropy"] - other) for other in (entropy, row["entropy"])) <= NEAR,
+        }
+        for row in rows
+        if row is not prism
+    ]
+
+
+def _above(higher: Result, lower: Result, name: str) -> str:
+    """Whether one figure lies above another, and whether their intervals leave no doubt."""
+    if higher[name] <= lower[name]:
+        return "no"
+    return "yes" if higher[f"{name}_interval"][0] > lower[f"{name}_interval"][1] else "yes, intervals overlap"
+
+
+def line(row: Result) -> list[str]:
+    """A row of a table, under `HEADINGS`."""
+    return [
+        str(row["steps"]),
+        row["method"],
+        setting(row),
+        with_interval(row, "nll"),
+        with_interval(row, "perplexity", ".1f"),
+        with_interval(row, "entropy"),
+        with_interval(row, "mauve") if "mauve" in row else "–",
+        f"{row['distinct_2']:.3f}",
+        f"{row['repetition_4']:.3f}",
+        f"{row['remasks']:.0f}",
+        f"{row['seconds']:.0f}",
+    ]
+
+
+def _evidence(found: dict[str, Result], results: Path) -> str:
+    if "evidence" not in found:
+        return ""
+    result = found["evidence"]
+    lines = [
+        [row["about"], f"{row['parameters']:,}", with_interval(row, "bound", ".4f"), f"{row['seconds']:.0f}"]
+        for row in result["rows"]
+    ]
+    headings = ["beginning with", "parameters", "bound on held-out text, nats a token", "s"]
+    return (
+        f"## How to begin\n\nEvery one after {result['tokens'] / 1e6:.3g}M tokens; chosen was `{result['chosen']}`.\n\n"
+        + table(headings, lines)
+    )
+
+
+def _training(found: dict[str, Result], results: Path) -> str:
+    if "training" not in found:
+        return ""
+    result = found["training"]
+    lines = [
+        [
+            name,
+            f"{model['record']['model']['parameters']:,}",
+            f"{model['tokens']:,}",
+            f"{model['chosen']['step']:,}",
+            f"{model['chosen']['loss']:.4f}",
+            f"{model['record']['wall_seconds']:.0f}",
+        ]
+        for name, model in result["models"].items()
+    ]
+    headings = ["model", "parameters", "tokens seen", "step chosen", "held-out loss", "s, last part"]
+    corpus = result["corpus"]["train"]
+    epochs = result["models"]["adapted"]["tokens"] / corpus
+    return (
+        f"## How the models were made\n\nA corpus of {corpus / 1e6:.3g}M tokens, each seen {epochs:.2g} times. The loss of "
+        "`adapted` is the bound in nats a token, that of `prism` its own.\n\n" + table(headings, lines)
+    )
+
+
+def _main(found: dict[str, Result], results: Path) -> str:
+    by_steps = compared(found)
+    if not by_steps or "data" not in found:
+        return ""
+    text = found["data"]
+    ceiling = with_interval(found["mauve"]["data"], "mauve") if "mauve" in found else "–"
+    own = [
+        with_interval(text, "nll"),
+        with_interval(text, "perplexity", ".1f"),
+        with_interval(text, "entropy"),
+        ceiling,
+    ]
+    rest = [f"{text['distinct_2']:.3f}", f"{text['repetition_4']:.3f}", "", ""]
+    lines = [["", "*held-out text*", "", *own, *rest]]
+    for rows in by_steps.values():
+        lines += [line(row) for row in sorted(rows, key=lambda row: row["nll"])]
+    return (
+        f"## Every method's best setting on the same weights\n\n{text['samples']:,} texts a row, judged by "
+        f"{text['judge']['name']}. The setting of a method is the likeliest whose entropy is no more than {NEAR} nats below "
+        "the data's, chosen on other texts; with the most steps, PRISM and the best rival. The MAUVE of held-out "
+        "text is against text the models learnt from.\n\n" + table(HEADINGS, lines)
+    )
+
+
+def _verdict(found: dict[str, Result], results: Path) -> str:
+    by_steps = {steps: rows for steps, rows in compared(found).items() if f"sweep_{steps}" in found}
+    if not by_steps or "data" not in found:
+        return ""
+    lines = [
+        [steps, one["rival"], one["likelier"], one["nearer"], "yes" if one["diverse"] else "no"]
+        for steps, rows in by_steps.items()
+        for one in verdicts(rows, found["data"]["entropy"])
+    ]
+    headings = [
+        "N",
+        "PRISM against",
+        "likelier",
+        "MAUVE higher",
+        f"entropy within {NEAR} nats of the data's or the rival's",
+    ]
+    return f"## PRISM against every other\n\n{table(headings, lines)}"
+
+
+def _frontier(found: dict[str, Result], results: Path) -> str:
+    swept = compared(found, "sweep")
+    if not swept or "data" not in found:
+        return ""
+    with Figure(results / "frontier.svg", len(swept)) as axes:
+        for ax, (steps, rows) in zip(axes, swept.items(), strict=True):
+            for method in dict.fromkeys(row["method"] for row in rows):
+                points = [(row["entropy"], row["nll"]) for row in rows if row["method"] == method]
+                ax.plot(*zip(*points, strict=True), "o", markersize=3.5, color=STYLE[method][0], label=method)
+            ax.plot(found["data"]["entropy"], found["data"]["nll"], "*", color="black", label="held-out text")
+            ax.axvspan(found["data"]["entropy"] - NEAR, found["data"]["entropy"] + NEAR, color="0.93")
+            ax.set(title=f"{steps} forward passes", xlabel="entropy, nats", ylabel="nats a token")
+        axes[0].legend(fontsize=5, ncols=2)
+    return (
+        "## Likelihood and diversity\n\nEvery setting tried, with few texts each; likelihood can be bought with diversity, so "
+        "both are shown.\n\n![nats a token against entropy](frontier.svg)"
+    )
+
+
+def _steps(found: dict[str, Result], results: Path) -> str:
+    by_steps = compared(found)
+    if not by_steps:
+        return ""
+    shown = [
+        name for name in ("nll", "entropy", "mauve") if any(name in row for rows in by_steps.values() for row in rows)
+    ]
+    with Figure(results / "steps.svg", len(shown)) as axes:
+        for ax, name in zip(axes, shown, strict=True):
+            for method in dict.fromkeys(row["method"] for rows in by_steps.values() for row in rows):
+                points = [
+                    (steps, row[name])
+                    for steps, rows in by_steps.items()
+                    for row in rows
+                    if row["method"] == method and name in row
+                ]
+                colour, style = STYLE[method]
+                ax.plot(*zip(*points, strict=True), style, color=colour, label=method, marker=".")
+            if name in found.get("data", {}):
+                ax.axhline(found["data"][name], color="0.7", linewidth=0.8)
+            title = {"nll": "nats a token", "entropy": "entropy, nats", "mauve": "MAUVE"}[name]
+            ax.set(xlabel="forward passes", ylabel=title, xscale="log")
+            ax.set_xticks(list(by_steps), [str(steps) for steps in by_steps])
+            ax.minorticks_off()
+        axes[0].legend(fontsize=6, ncols=2)
+    return (
+        "## More forward passes\n\nThe grey line is held-out text.\n\n"
+        "![likelihood, entropy and MAUVE over forward passes](steps.svg)"
+    )
+
+
+def _ablations(found: dict[str, Result], results: Path) -> str:
+    if "ablations" not in found:
+        return ""
+    rows = with_mauve(found, found["ablations"]["rows"])
+    return (
+        "## One thing changed at a time\n\nS at random (`prism-random`) and LoRA in place of the whole backbone "
+        "(`prism-lora`), on as many tokens; `adapted` is the model PRISM has not touched, without remasking.\n\n"
+        + table(["weights", *HEADINGS], [[row["weights"], *line(row)] for row in rows])
+    )
+
+
+def _texts(found: dict[str, Result], results: Path) -> str:
+    """The page of texts, and a link to it."""
+    by_steps = compared(found)
+    if not by_steps or "data" not in found:
+        return ""
+    parts = ["# Wikipedia: texts\n\nThe first of every run, as they came."]
+    parts.append(_quoted("Held-out text", found["data"]["texts"]))
+    for steps, rows in by_steps.items():
+        parts += [_quoted(f"{row['method']}, {steps} forward passes, {setting(row)}", row["texts"]) for row in rows]
+    (results / "samples.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return "## To read\n\n[The first texts of every run.](samples.md)"
+
+
+def _quoted(title: str, texts: Sequence[str]) -> str:
+    """As blocks of code, so that nothing in a text is taken for markup."""
+    wrapped = ("\n".join("\n".join(wrap(part, 110)) for part in text.splitlines()) for text in texts)
+    return "\n\n".join([f"## {title}", *(indent(text, "    ", lambda part: True) for text in wrapped)])
+
+
+SECTIONS: tuple[Section, ...] = (
+    _evidence,
+    _training,
+    _main,
+    _verdict,
+    _frontier,
+    _steps,
+    knowledge,
+    _ablations,
+    _texts,
+)
