@@ -41,30 +41,9 @@ def _attention_of(q_first, q_second, k_first, k_second, inside, HALF: tl.constex
 
 
 @triton.jit
-def _forward(qkv, cosines, sines, mixed, length, HEADS: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr):
-    row, head = (tl.program_id(0) // HEADS).to(tl.int64), tl.program_id(0) % HEADS
-    width: tl.constexpr = 2 * HALF
-    stride: tl.constexpr = 3 * HEADS * width
-    tokens = tl.arange(0, BLOCK)
-    inside = tokens < length
-    angles = tokens[:, None] * HALF + tl.arange(0, HALF)[None, :]
-    cos = tl.load(cosines + angles, mask=inside[:, None], other=0.0)
-    sin = tl.load(sines + angles, mask=inside[:, None], other=0.0)
-    q = qkv + row * length * stride + head * width
-    q_first, q_second = _turned(q, tokens, inside, cos, sin, stride, HALF)
-    k_first, k_second = _turned(q + HEADS * width, tokens, inside, cos, sin, stride, HALF)
-    lanes = tl.arange(0, width)[None, :]
-    v = tl.load(q + 2 * HEADS * width + tokens[:, None] * stride + lanes, mask=inside[:, None], other=0.0)
-    weights = _attention_of(q_first, q_second, k_first, k_second, inside, HALF)
-    out = tl.dot(weights.to(v.dtype), v, input_precision="ieee")
-    where = mixed + row * length * HEADS * width + head * width + tokens[:, None] * (HEADS * width) + lanes
-    tl.store(where, out.to(v.dtype), mask=inside[:, None])
-
-
-@triton.jit
-def _backward(
-    gradient, qkv, cosines, sines, result, length, HEADS: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr
-):
+def _head(qkv, cosines, sines, length, HEADS: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr):
+    """The program's row and head: where its queries and its mixed values begin, which tokens there are, their angles, both
+    halves of queries and keys, turned, and values."""
     row, head = (tl.program_id(0) // HEADS).to(tl.int64), tl.program_id(0) % HEADS
     width: tl.constexpr = 2 * HALF
     stride: tl.constexpr = 3 * HEADS * width
@@ -76,12 +55,32 @@ def _backward(
     begin = row * length * stride + head * width
     q_first, q_second = _turned(qkv + begin, tokens, inside, cos, sin, stride, HALF)
     k_first, k_second = _turned(qkv + begin + HEADS * width, tokens, inside, cos, sin, stride, HALF)
-    lanes = tl.arange(0, width)[None, :]
-    values = begin + 2 * HEADS * width + tokens[:, None] * stride + lanes
+    values = begin + 2 * HEADS * width + tokens[:, None] * stride + tl.arange(0, width)[None, :]
     v = tl.load(qkv + values, mask=inside[:, None], other=0.0)
-    where = gradient + row * length * HEADS * width + head * width + tokens[:, None] * (HEADS * width) + lanes
-    d_out = tl.load(where, mask=inside[:, None], other=0.0)
+    mixed = row * length * HEADS * width + head * width + tokens[:, None] * (HEADS * width) + tl.arange(0, width)
+    return begin, values, mixed, tokens, inside, cos, sin, q_first, q_second, k_first, k_second, v
 
+
+@triton.jit
+def _forward(qkv, cosines, sines, mixed, length, HEADS: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr):
+    _, _, where, _, inside, _, _, q_first, q_second, k_first, k_second, v = _head(
+        qkv, cosines, sines, length, HEADS, HALF, BLOCK
+    )
+    weights = _attention_of(q_first, q_second, k_first, k_second, inside, HALF)
+    out = tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+    tl.store(mixed + where, out.to(v.dtype), mask=inside[:, None])
+
+
+@triton.jit
+def _backward(
+    gradient, qkv, cosines, sines, result, length, HEADS: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr
+):
+    begin, values, where, tokens, inside, cos, sin, q_first, q_second, k_first, k_second, v = _head(
+        qkv, cosines, sines, length, HEADS, HALF, BLOCK
+    )
+    width: tl.constexpr = 2 * HALF
+    stride: tl.constexpr = 3 * HEADS * width
+    d_out = tl.load(gradient + where, mask=inside[:, None], other=0.0)
     weights = _attention_of(q_first, q_second, k_first, k_second, inside, HALF)
     d_v = tl.dot(tl.trans(weights.to(v.dtype)), d_out, input_precision="ieee")
     tl.store(result + values, d_v.to(v.dtype), mask=inside[:, None])

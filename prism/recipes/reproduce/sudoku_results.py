@@ -77,10 +77,9 @@ def methods(steps: int) -> Callable[[SudokuStudy], dict[str, Any]]:
 
     def measure(study: SudokuStudy) -> dict[str, Any]:
         clock, rows = Stopwatch(), []
-        model = study.load(study.tuned())
-        study.solve(model, study.puzzles["own"][: study.scale.at_once], Sampling("prism", steps=2))  # compiles
         for path, contenders in ((study.tuned(), TRAINING_FREE + PRISM), (study.likelihood_tuned(), LIKELIHOOD)):
             model = study.load(path)
+            study.solve(model, study.puzzles["own"][: study.scale.at_once], replace(contenders[0], steps=2))  # compiles
             for kind, order in ((kind, order) for kind in study.puzzles for order in ORDERS):
                 baseline = None
                 for contender in contenders:
