@@ -88,9 +88,3 @@ def test_sudoku_commands_keep_their_model(stories: Path, tmp_path: Path) -> None
     found = result(tmp_path, "demo", "--puzzle", PUZZLE, "--tally", "0", "--steps", "3", "--pace", "0")
     assert found["boards"] == 1
     assert result(tmp_path, "evaluate", "sudoku", "--limit", "1", "--steps", "3")["boards"] == 1
-
-
-def test_without_stories_there_is_sudoku(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To be deleted when the weights arrive."""
-    monkeypatch.setattr("prism.cli.command.STORIES", tmp_path / "none")
-    assert len(result(tmp_path, "sample", "--steps", "3")["tokens"][0]) == 89
