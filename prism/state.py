@@ -16,6 +16,8 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from prism.vocabulary import log_probability_through
+
 Tokens = Int[Tensor, "b l"]
 Mask = Bool[Tensor, "b l"]
 Scores = Float[Tensor, "b l"]
@@ -146,10 +148,12 @@ class Reading:
         vocabulary: int | None,
         where: Mask,
         index: Int[Tensor, " n"] | None,
+        learned_through: Callable[[Float[Tensor, "n d"], Int[Tensor, " n"]], Float[Tensor, " n"]] | None = None,
     ) -> None:
-        """`index` says where `rows` lie in the flattened batch, those behind its end being padding; None means everywhere."""
+        """`index` says where `rows` lie in the flattened batch, those behind its end being padding; None means everywhere.
+        `learned_through` is a faster way to the log-probability of one token a row, and back, where there is one."""
         self.rows, self.where, self.index = rows, where, index
-        self._logits, self._vocabulary = logits, vocabulary
+        self._logits, self._vocabulary, self._learned_through = logits, vocabulary, learned_through
 
     def each(self, ask: Callable[..., Answer], *others: Shaped[Tensor, " n"]) -> Answer:
         """`ask(logits, *others)` of some rows at a time, put together again; the logits are raw, -inf where forbidden."""
@@ -160,9 +164,8 @@ class Reading:
         at_once = len(self.rows) if self._vocabulary is None else max(1, LOGITS_AT_ONCE // self._vocabulary)
         if len(self.rows) <= at_once:
             return answer(self.rows, *others)
-        learning = torch.is_grad_enabled() and self.rows.requires_grad
         answers: Any = [
-            checkpoint(answer, *chunk, use_reentrant=False) if learning else answer(*chunk)
+            checkpoint(answer, *chunk, use_reentrant=False) if self._learns else answer(*chunk)
             for chunk in zip(*(tensor.split(at_once) for tensor in (self.rows, *others)), strict=True)
         ]
         several = isinstance(answers[0], tuple)
@@ -176,7 +179,13 @@ class Reading:
 
     def of(self, tokens: Tokens) -> Float[Tensor, " n"]:
         """log f^i(tokens^i | x)."""
+        if self._learned_through is not None and self._learns:
+            return self._learned_through(self.rows, self.take(tokens))
         return self.each(log_probability, self.take(tokens))
+
+    @property
+    def _learns(self) -> bool:
+        return torch.is_grad_enabled() and self.rows.requires_grad
 
     def take(self, dense: Shaped[Tensor, "b l"], padding: float | None = None) -> Shaped[Tensor, " n"]:
         """The entries of something laid out over the batch at the positions that were read; anything at rows that are padding,
@@ -219,22 +228,25 @@ class Prediction:
         hidden: Hidden,
         unembed: Callable[[Float[Tensor, "n d"]], Float[Tensor, "n v"]],
         *,
+        projection: tuple[Tensor, Tensor | None] | None = None,
         vocabulary: int | None = None,
         shift: int = 0,
         forbidden: Int[Tensor, " f"] | None = None,
         barred: tuple[Int[Tensor, " g"], Mask] | None = None,
         quality_logits: Callable[[], Scores] | None = None,
         quality_of: Callable[[Float[Tensor, "n d"]], Float[Tensor, " n"]] | None = None,
+        quality_in_rows: Callable[[Int[Tensor, "b m"]], Float[Tensor, "b m"]] | None = None,
     ) -> None:
-        """`forbidden` ids have probability 0 everywhere, `barred` ones at some positions. `quality_of` judges hidden states one
-        by one, if the head can."""
+        """`projection` is what `unembed` multiplies by and adds, if that is all it does. `forbidden` ids have probability 0
+        everywhere, `barred` ones at some positions. `quality_of` judges hidden states one by one, if the head can;
+        `quality_in_rows` those at some places of every row."""
         self.hidden = hidden
-        self._unembed = unembed
+        self._unembed, self._projection = unembed, projection
         self._vocabulary = vocabulary
         self._shift = shift
         self._forbidden = forbidden
         self._barred = barred
-        self._quality_logits, self._quality_of = quality_logits, quality_of
+        self._quality_logits, self._quality_of, self._quality_in_rows = quality_logits, quality_of, quality_in_rows
         self._quality_cache: Scores | None = None
 
     def logits(self, where: Mask) -> Float[Tensor, "n v"]:
@@ -263,7 +275,8 @@ class Prediction:
         inside = None if index is None else index.clamp_max(where.numel() - 1)
         rows = self._rows(inside)
         if self._barred is None:
-            return Reading(rows, self._allowed, self._vocabulary, where, index)
+            through = None if self.is_small or self._projection is None else self._log_probability
+            return Reading(rows, self._allowed, self._vocabulary, where, index, through)
         places = self._barred[1].flatten()
         flags = places if inside is None else places.index_select(0, inside)
         # the flag travels with its row to wherever the logits are made
@@ -278,6 +291,10 @@ class Prediction:
         rows = hidden.flatten(0, 1)
         # index_select, not hidden[where]: its gradient adds rows instead of sorting them
         return rows if index is None else rows.index_select(0, index)
+
+    def _log_probability(self, rows: Float[Tensor, "n d"], tokens: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+        assert self._projection is not None
+        return log_probability_through(rows, *self._projection, self._forbidden, tokens)
 
     def _allowed(self, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
         logits = self._unembed(rows)
@@ -300,12 +317,20 @@ class Prediction:
         return self._quality_cache
 
     def quality_logits_at(self, where: Mask, most: int | None) -> Scores:
-        """The same, right at the positions of `where` at least, of which there are at most `most` if that is known."""
-        if self._quality_of is None or most is None or most >= where.numel():
+        """The same, right at the positions of `where` at least, of which there are at most `most`, equally many in every row,
+        if that is known."""
+        if most is None or most >= where.numel():
             return self.quality_logits
-        index = torch.nonzero_static(where.flatten(), size=most, fill_value=0)[:, 0]
-        found = self._quality_of(self.hidden.flatten(0, 1).index_select(0, index))
-        return found.new_zeros(where.numel()).index_copy(0, index, found).view(where.shape)
+        if self._quality_of is not None:
+            end = where.numel()
+            index = torch.nonzero_static(where.flatten(), size=most, fill_value=end)[:, 0]
+            found = self._quality_of(self.hidden.flatten(0, 1).index_select(0, index.clamp_max(end - 1)))
+            return found.new_zeros(end + 1).index_copy(0, index, found)[:end].view(where.shape)
+        if self._quality_in_rows is not None:
+            places = where.byte().topk(most // len(where), dim=1).indices
+            found = self._quality_in_rows(places)
+            return found.new_zeros(where.shape).scatter(1, places, found)
+        return self.quality_logits
 
     @property
     def quality(self) -> Scores:
@@ -315,30 +340,35 @@ class Prediction:
     def judged_by(
         self,
         quality_logits: Callable[[], Scores],
+        *,
         quality_of: Callable[[Float[Tensor, "n d"]], Float[Tensor, " n"]] | None = None,
+        quality_in_rows: Callable[[Int[Tensor, "b m"]], Float[Tensor, "b m"]] | None = None,
     ) -> Prediction:
         """The same prediction with somebody else's quality."""
-        return self._changed(self._barred, quality_logits, quality_of)
+        return self._changed(self._barred, quality_logits, quality_of, quality_in_rows)
 
     def without(self, ids: Int[Tensor, " f"], where: Mask) -> Prediction:
         """The same prediction with probability 0 for the tokens `ids` at the positions of `where`."""
-        return self._changed((ids, where), self._quality_logits, self._quality_of)
+        return self._changed((ids, where), self._quality_logits, self._quality_of, self._quality_in_rows)
 
     def _changed(
         self,
         barred: tuple[Int[Tensor, " g"], Mask] | None,
         quality_logits: Callable[[], Scores] | None,
         quality_of: Callable[[Float[Tensor, "n d"]], Float[Tensor, " n"]] | None,
+        quality_in_rows: Callable[[Int[Tensor, "b m"]], Float[Tensor, "b m"]] | None,
     ) -> Prediction:
         return Prediction(
             self.hidden,
             self._unembed,
+            projection=self._projection,
             vocabulary=self._vocabulary,
             shift=self._shift,
             forbidden=self._forbidden,
             barred=barred,
             quality_logits=quality_logits,
             quality_of=quality_of,
+            quality_in_rows=quality_in_rows,
         )
 
     @property

@@ -8,7 +8,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from training_script import SETTINGS, finetune, pretrain, probe, ramps, tiny_dit, tiny_prism
 
-from prism.losses.denoising import DenoisingLoss, Loss
+from prism.losses.denoising import DenoisingLoss, Loss, TrainingLoss
 from prism.losses.masking import Batch
 from prism.losses.prism import PrismLoss
 from prism.models.attach import Lora, load
@@ -163,12 +163,12 @@ def test_recomputing_changes_the_work_and_not_the_result(tmp_path: Path) -> None
     assert runs[1] > runs[0]
 
 
-def test_the_backbone_is_what_gets_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backbone_and_head_are_what_gets_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[nn.Module] = []
     monkeypatch.setattr(nn.Module, "compile", lambda self, **options: compiled.append(self))
     model = tiny_prism()
     finetune(tmp_path, model, replace(SETTINGS, steps=3, compile=True))
-    assert compiled == [model.backbone]
+    assert compiled == [model.backbone, model.quality_head]
 
 
 def test_nothing_to_train(tmp_path: Path) -> None:
@@ -385,16 +385,16 @@ def test_resuming_with_other_settings(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class BadAt:
+class BadAt(TrainingLoss):
     """A loss that turns bad when a certain row comes by."""
 
     row: int
     spoil: Callable[[Loss], Loss]
 
-    def __call__(self, model: Any, batch: Batch, mask_id: int, noise: Noise) -> Loss:
+    def turns(self, model: Any, batch: Batch, mask_id: int, noise: Noise) -> Iterator[Loss]:
         loss = DenoisingLoss()(model, batch, mask_id, noise)
         here = bool((noise.keys == Noise.rows(SETTINGS.seed, 1, first=self.row).keys).any())
-        return self.spoil(loss) if here else loss
+        yield self.spoil(loss) if here else loss
 
 
 def not_a_number(loss: Loss) -> Loss:

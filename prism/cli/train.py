@@ -164,7 +164,9 @@ class _Run(_Corpus, TrainingOptions, Command):
         learning = sum(p.numel() for p in model.parameters() if p.requires_grad)
         processes, shards = launched()
         rows, settings = max(1, self.batch // (processes * self.accumulate)), self.build_optimisation()
-        passes = loss.ys + (loss.regulariser > 0) if isinstance(loss, PrismLoss) else 1
+        passes = loss.ys if isinstance(loss, PrismLoss) else 1
+        if isinstance(loss, PrismLoss) and loss.regulariser > 0 and processes > 1:  # alone, the first looks back early
+            passes += 1
         needed = estimate(model, settings, rows=rows, length=material.length, passes=passes, shards=shards)
         console.print(
             f"{parameters(model):,} parameters, {learning:,} of them learn; "

@@ -7,8 +7,10 @@ accumulated micro-batches add up to exactly the loss of the whole batch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -25,6 +27,19 @@ class Loss:
     total: Float[Tensor, ""]
     parts: dict[str, Float[Tensor, ""]]
     """The terms of `total` before λ, and figures worth watching; detached."""
+
+
+class TrainingLoss(ABC):
+    """A loss as it is trained with. It may come in several turns, which add up: whoever goes the way back after each of them
+    holds what only one turn needs."""
+
+    @abstractmethod
+    def turns(self, model: Denoiser, batch: Batch, mask_id: int, noise: Noise) -> Iterator[Loss]: ...
+
+    def __call__(self, model: Denoiser, batch: Batch, mask_id: int, noise: Noise) -> Loss:
+        turns = list(self.turns(model, batch, mask_id, noise))
+        total = torch.stack([turn.total for turn in turns]).sum()
+        return Loss(total, {name: part for turn in turns for name, part in turn.parts.items()})
 
 
 class Weighting(ABC):
@@ -57,14 +72,14 @@ def denoising_loss(prediction: Prediction, batch: Batch, masked: Masked, weighti
 
 
 @dataclass(frozen=True)
-class DenoisingLoss:
+class DenoisingLoss(TrainingLoss):
     """Pretraining: the MDM loss alone."""
 
     masking: Masking = field(default_factory=lambda: ByProbability(floor=1e-3))
     weighting: Weighting = field(default_factory=PerMask)
 
-    def __call__(self, model: Denoiser, batch: Batch, mask_id: int, noise: Noise) -> Loss:
+    def turns(self, model: Denoiser, batch: Batch, mask_id: int, noise: Noise) -> Iterator[Loss]:
         masked = self.masking(batch, mask_id, noise)
         prediction = model.predict(masked.tokens, batch.attend)
         denoising = denoising_loss(prediction, batch, masked, self.weighting).mean()
-        return Loss(denoising, {"denoising": denoising.detach()})
+        yield Loss(denoising, {"denoising": denoising.detach()})

@@ -14,12 +14,13 @@ except in the likelihood variant, which learns through it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch.nn import functional as F
 
-from prism.losses.denoising import Loss, PerMask, Weighting, denoising_loss
+from prism.losses.denoising import Loss, PerMask, TrainingLoss, Weighting, denoising_loss
 from prism.losses.masking import Batch, ByProbability, Masked, Masking
 from prism.noise import Noise, Purpose
 from prism.sampling.draw import Draw
@@ -34,16 +35,16 @@ class Target(ABC):
     """What the second pass is asked about the tokens of S."""
 
     @abstractmethod
-    def losses(self, prediction: Prediction, x: Tokens, y: Tokens, chosen: Mask) -> Scores:
-        """One loss per position of `chosen`; 0 elsewhere."""
+    def losses(self, prediction: Prediction, x: Tokens, y: Tokens, chosen: Mask, most: int) -> Scores:
+        """One loss per position of `chosen`, of which a row has at most `most`; 0 elsewhere."""
 
 
 @dataclass(frozen=True)
 class Quality(Target):
     """BCE(1[x^i = y^i], g^i(y)) through the scalar head (Eq. 2)."""
 
-    def losses(self, prediction: Prediction, x: Tokens, y: Tokens, chosen: Mask) -> Scores:
-        logits = prediction.quality_logits
+    def losses(self, prediction: Prediction, x: Tokens, y: Tokens, chosen: Mask, most: int) -> Scores:
+        logits = prediction.quality_logits_at(chosen, most * len(chosen))
         logits = logits if logits.dtype == torch.float64 else logits.float()
         losses = F.binary_cross_entropy_with_logits(logits, (x == y).to(logits), reduction="none")
         return losses.where(chosen, 0.0)
@@ -53,13 +54,13 @@ class Quality(Target):
 class Likelihood(Target):
     """-log f^i(x^i | y) through the existing vocabulary head: learns p(x^i = · | y ⊕ m_i) (Eq. 3)."""
 
-    def losses(self, prediction: Prediction, x: Tokens, y: Tokens, chosen: Mask) -> Scores:
-        reading = prediction.read(chosen)
+    def losses(self, prediction: Prediction, x: Tokens, y: Tokens, chosen: Mask, most: int) -> Scores:
+        reading = prediction.read(chosen, most * len(chosen))
         return reading.spread(-reading.of(x), fill=0.0)
 
 
 @dataclass(frozen=True)
-class PrismLoss:
+class PrismLoss(TrainingLoss):
     """The settings of the loss; call it on a model and a batch."""
 
     k: int = 4
@@ -84,7 +85,8 @@ class PrismLoss:
         if self.regulariser < 0:
             raise ValueError(f"regulariser={self.regulariser} must be 0 or more.")
 
-    def __call__(self, model: Denoiser, batch: Batch, mask_id: int, noise: Noise) -> Loss:
+    def turns(self, model: Denoiser, batch: Batch, mask_id: int, noise: Noise) -> Iterator[Loss]:
+        """The MDM loss and the draws of y, then its quality: the second pass need not wait for memory of the first."""
         masked = self.masking(batch, mask_id, noise)
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.regulariser > 0):
             first = model.predict(masked.tokens, batch.attend)
@@ -96,17 +98,16 @@ class PrismLoss:
             for turn in range(1, self.rounds):
                 y, chosen = self._write_on(model, y, chosen, batches, masked, mask_id, noise.at(turn))
 
+        if self.regulariser > 0:
+            denoising = denoising_loss(first, batch, masked, self.weighting).mean()
+            yield Loss(self.regulariser * denoising, {"denoising": denoising.detach()})
+
         second = model.predict(y, batches.attend)
-        losses = self.target.losses(second, batches.tokens, y, chosen)
+        most = min(self.k * self.rounds, y.shape[1])
+        losses = self.target.losses(second, batches.tokens, y, chosen, most)
         quality = (losses.sum(1) / chosen.sum(1).clamp_min(1)).mean()
-        parts = {
-            "quality": quality.detach(),
-            "right": (chosen & (batches.tokens == y)).sum().detach() / chosen.sum().clamp_min(1),
-        }
-        if self.regulariser == 0:
-            return Loss(quality, parts)
-        denoising = denoising_loss(first, batch, masked, self.weighting).mean()
-        return Loss(quality + self.regulariser * denoising, parts | {"denoising": denoising.detach()})
+        right = (chosen & (batches.tokens == y)).sum() / chosen.sum().clamp_min(1)
+        yield Loss(quality, {"quality": quality.detach(), "right": right})
 
     def unmask(
         self, prediction: Prediction, batch: Batch, masked: Masked, mask_id: int, noise: Noise

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from prism.models.backbone import Backbone, Cache, Facts, prediction_of
@@ -112,8 +112,12 @@ class PrismModel(nn.Module):
         def quality_of(rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
             return head(rows[None].to(next(head.parameters()).dtype))[0]
 
-        everywhere = lambda: head(hidden.to(next(head.parameters()).dtype), attend)  # noqa: E731
-        return prediction.judged_by(everywhere, None if head.looks_around else quality_of)
+        def quality_in_rows(places: Int[Tensor, "b m"] | None = None) -> Float[Tensor, "b m"]:
+            return head(hidden.to(next(head.parameters()).dtype), attend, places)
+
+        if head.looks_around:
+            return prediction.judged_by(quality_in_rows, quality_in_rows=quality_in_rows)
+        return prediction.judged_by(quality_in_rows, quality_of=quality_of)
 
     def forward(self, tokens: Tokens, attend: Mask | None = None) -> Prediction:
         return self.predict(tokens, attend)

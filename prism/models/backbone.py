@@ -112,6 +112,10 @@ class Backbone(nn.Module, ABC):
     def unembed(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
         """The output projection: raw logits."""
 
+    def projection(self) -> tuple[Tensor, Tensor | None] | None:
+        """Weight and bias of `unembed` where it is a linear layer and nothing else."""
+        return None
+
     def predict(self, tokens: Tokens, attend: Mask | None = None, cache: Cache | None = None) -> Prediction:
         return self.prediction(self(tokens, attend, cache))
 
@@ -135,6 +139,7 @@ def prediction_of(backbone: Backbone, hidden: Hidden) -> Prediction:
     return Prediction(
         hidden,
         backbone.unembed,
+        projection=backbone.projection(),
         vocabulary=backbone.facts.vocab_size,
         shift=backbone.facts.field.value,
         forbidden=backbone.forbidden if len(backbone.forbidden) else None,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -21,6 +21,8 @@ from prism.state import Hidden, Mask, Tokens
 
 Rotation = tuple[Float[Tensor, "l r"], Float[Tensor, "l r"]]
 """Cosines and sines of every position."""
+Places = Int[Tensor, "b m"]
+"""Some positions of every row."""
 SHORT = 128
 """Tokens up to which attention is one kernel, on a GPU."""
 _HAS_TRITON = find_spec("triton") is not None
@@ -98,6 +100,9 @@ class DiT(Backbone):
 
     def unembed(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
         return self.output_layer.linear(hidden)
+
+    def projection(self) -> tuple[Tensor, Tensor | None]:
+        return self.output_layer.linear.weight, self.output_layer.linear.bias
 
     def _positions(self, length: int) -> Float[Tensor, "l d"]:
         if length > self.config.length:
@@ -197,8 +202,43 @@ class DiTBlock(nn.Module):
         shift1, scale1, gate1, shift2, scale2, gate2 = self.adaLN_modulation(condition)[:, None].chunk(6, dim=-1)
         mixed = attention(self.norm1.into(self.attn_qkv, x, shift1, scale1), self.heads, rotation, attend)
         x = x + self.dropout(gated(self.attn_out, mixed, gate1))
+        return self._after_attention(x, shift2, scale2, gate2)
+
+    def at(
+        self,
+        places: Places,
+        x: Float[Tensor, "b l d"],
+        condition: Float[Tensor, "n c"],
+        rotation: Rotation,
+        attend: Bool[Tensor, "b l"] | None,
+    ) -> Float[Tensor, "b m d"]:
+        """The same at a few `places` of every row: only keys and values are made of all others."""
+        shift1, scale1, gate1, shift2, scale2, gate2 = self.adaLN_modulation(condition)[:, None].chunk(6, dim=-1)
+        normed, size = self.norm1(x, shift1, scale1), x.shape[-1] // self.heads
+        weight, d = self.attn_qkv.weight, x.shape[-1]
+        q = F.linear(gathered(normed, places), weight[:d]).unflatten(-1, (self.heads, size))
+        k, v = F.linear(normed, weight[d:]).unflatten(-1, (2, self.heads, size)).unbind(2)
+        q = rotate(q, tuple(part[places][:, :, None] for part in rotation))
+        k = rotate(k, tuple(part[:, None] for part in rotation))
+        visible = None if attend is None else attend[:, None, None, :]
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
+        x = gathered(x, places) + self.dropout(gated(self.attn_out, mixed.transpose(1, 2).flatten(2), gate1))
+        return self._after_attention(x, shift2, scale2, gate2)
+
+    def _after_attention(
+        self,
+        x: Float[Tensor, "b l d"],
+        shift: Float[Tensor, "n 1 d"],
+        scale: Float[Tensor, "n 1 d"],
+        gate: Float[Tensor, "n 1 d"],
+    ) -> Float[Tensor, "b l d"]:
         up, activation, down = self.mlp
-        return x + self.dropout(gated(down, activation(self.norm2.into(up, x, shift2, scale2)), gate2))
+        return x + self.dropout(gated(down, activation(self.norm2.into(up, x, shift, scale)), gate))
+
+
+def gathered(x: Float[Tensor, "b l d"], places: Places) -> Float[Tensor, "b m d"]:
+    return x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def attention(

@@ -20,11 +20,11 @@ from torch.nn import functional as F
 
 from prism.models.attach import PrismModel, attach
 from prism.models.backbone import Backbone, Cache
-from prism.models.dit import DiT, DiTBlock, ModulatedNorm, Rotation, attention
+from prism.models.dit import DiT, DiTBlock, ModulatedNorm, Places, Rotation, attention, gathered
 from prism.models.fused import FusedLlama, can_be_fused
 from prism.models.heads import BlockHead, QualityHead
 from prism.models.llama import Llama
-from prism.state import SMALL_VOCABULARY, Hidden, Mask, Scores, Tokens
+from prism.state import SMALL_VOCABULARY, Hidden, Mask, Tokens
 
 Model = Backbone | PrismModel
 _ALIGNED = 64
@@ -134,8 +134,9 @@ class FoldedBlockHead(QualityHead):
         self.block = _FoldedBlock(head.block, head.condition, dtype)
         self.score = _linear(last.linear.weight, last.linear.bias, torch.float32)
 
-    def forward(self, hidden: Hidden, attend: Mask | None = None) -> Scores:
+    def forward(self, hidden: Hidden, attend: Mask | None = None, places: Places | None = None) -> Float[Tensor, "b m"]:
         mixed = self.block(hidden, self.rotary(hidden.shape[1]), attend)
+        mixed = mixed if places is None else gathered(mixed, places)
         return self.score(F.layer_norm(mixed, mixed.shape[-1:], self.norm_scale, self.norm_shift))[..., 0]
 
 

@@ -11,11 +11,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from prism.models.dit import DiTBlock, FinalLayer, Rotary, check_heads, zero_init
-from prism.state import Hidden, Mask, Scores
+from prism.models.dit import DiTBlock, FinalLayer, Places, Rotary, check_heads, gathered, zero_init
+from prism.state import Hidden, Mask
 
 
 class QualityHead(nn.Module, ABC):
@@ -23,8 +24,8 @@ class QualityHead(nn.Module, ABC):
     """Whether the quality of a token depends on other hidden states than its own."""
 
     @abstractmethod
-    def forward(self, hidden: Hidden, attend: Mask | None = None) -> Scores:
-        """Quality logits."""
+    def forward(self, hidden: Hidden, attend: Mask | None = None, places: Places | None = None) -> Float[Tensor, "b m"]:
+        """Quality logits, of all positions or at a few `places` of every row."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ class FinalLayerHead(QualityHead):
         self.register_buffer("condition", _constant(config.cond_size), persistent=False)
         self.condition: Tensor
 
-    def forward(self, hidden: Hidden, attend: Mask | None = None) -> Scores:
+    def forward(self, hidden: Hidden, attend: Mask | None = None, places: Places | None = None) -> Float[Tensor, "b m"]:
+        hidden = hidden if places is None else gathered(hidden, places)
         return self.output_layer.linear(self.output_layer.features(hidden, self.condition))[..., 0]
 
 
@@ -97,8 +99,9 @@ class BlockHead(QualityHead):
         self.register_buffer("condition", _constant(config.cond_size), persistent=False)
         self.condition: Tensor
 
-    def forward(self, hidden: Hidden, attend: Mask | None = None) -> Scores:
-        mixed = self.block(hidden, self.condition, self.rotary(hidden.shape[1]), attend)
+    def forward(self, hidden: Hidden, attend: Mask | None = None, places: Places | None = None) -> Float[Tensor, "b m"]:
+        given = hidden, self.condition, self.rotary(hidden.shape[1]), attend
+        mixed = self.block(*given) if places is None else self.block.at(places, *given)
         return self.output_layer.linear(self.output_layer.features(mixed, self.condition))[..., 0]
 
 
@@ -112,7 +115,8 @@ class ProjectionHead(QualityHead):
         self.project = nn.Linear(config.hidden_size, config.hidden_size)
         self.score = zero_init(nn.Linear(config.hidden_size, 1))
 
-    def forward(self, hidden: Hidden, attend: Mask | None = None) -> Scores:
+    def forward(self, hidden: Hidden, attend: Mask | None = None, places: Places | None = None) -> Float[Tensor, "b m"]:
+        hidden = hidden if places is None else gathered(hidden, places)
         return self.score(F.gelu(self.project(self.norm(hidden))))[..., 0]
 
 

@@ -128,6 +128,9 @@ class Llama(Backbone):
     def unembed(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
         return F.linear(hidden, self.embed_tokens.weight) if self.lm_head is None else self.lm_head(hidden)
 
+    def projection(self) -> tuple[Tensor, Tensor | None]:
+        return (self.embed_tokens if self.lm_head is None else self.lm_head).weight, None
+
     def _visible(self, length: int, device: torch.device) -> Bool[Tensor, "l l"] | None:
         """Which positions each position sees; None where it sees all."""
         widening = isinstance(self.future, Tensor)

@@ -11,7 +11,7 @@ import torch
 
 from prism.data.conversations import Conversation, Padding, TooLong, conversations
 from prism.data.text import dataset_rows, holds_json_lines, json_lines
-from prism.losses.denoising import DenoisingLoss, Loss, PerMask, PerTime, Weighting
+from prism.losses.denoising import DenoisingLoss, PerMask, PerTime, TrainingLoss, Weighting
 from prism.losses.masking import Batch, ByCount, ByProbability, Masking
 from prism.losses.prism import Likelihood, PrismLoss, Quality, Target
 from prism.models.attach import Lora, PrismModel
@@ -20,7 +20,6 @@ from prism.models.heads import BlockConfig, FinalLayerConfig, HeadConfig, Projec
 from prism.noise import Noise
 from prism.recipes.sampling import ORDERS, pick
 from prism.sampling.draw import Draw
-from prism.sampling.loop import Denoiser
 from prism.training import Constant, Cosine, CosineCycles, Optimisation, Precision, Rate
 
 MASKINGS: dict[str, Masking] = {"probability": ByProbability(floor=1e-3), "count": ByCount()}
@@ -34,7 +33,7 @@ RECIPES: dict[str, Path] = {path.stem: path for path in sorted(Path(__file__).pa
 
 
 def held_out_loss(
-    loss: Callable[[Denoiser, Batch, int, Noise], Loss], held_out: Batch, at_once: int | None = None
+    loss: TrainingLoss, held_out: Batch, at_once: int | None = None
 ) -> Callable[[Backbone | PrismModel, int], dict[str, float]]:
     """An evaluation for `train`: the loss and its parts on sequences kept apart, under the same masks every time; all of them
     together, or `at_once` so many where a model has no room for more."""

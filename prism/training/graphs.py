@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from prism.losses.masking import Batch
 from prism.noise import Noise
 from prism.recording import record
 from prism.state import SMALL_VOCABULARY
+from prism.training.objective import Objective
 
 
 def can_be_recorded(vocabulary: int, device: torch.device) -> bool:
@@ -23,7 +24,7 @@ def can_be_recorded(vocabulary: int, device: torch.device) -> bool:
 class Recorded:
     """The objective and its backward pass. Called like the objective; afterwards the gradients are there."""
 
-    def __init__(self, objective: nn.Module) -> None:
+    def __init__(self, objective: Objective) -> None:
         self.objective = objective
         self.weights = [weight for weight in objective.parameters() if weight.requires_grad]
         self.replay: Callable[[], None] | None = None
@@ -46,9 +47,7 @@ class Recorded:
     def _work(self) -> None:
         for weight in self.weights:
             weight.grad = None
-        total, self.parts = self.objective(self.batch, self.noise)
-        total.backward()
-        self.total = total.detach()
+        self.total, self.parts = self.objective.learn(self.batch, self.noise, Tensor.backward)
 
 
 def _tensors(batch: Batch, noise: Noise) -> list[Tensor]:

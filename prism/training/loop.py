@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from os import PathLike
@@ -13,24 +13,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from prism.losses.denoising import Loss
-from prism.losses.masking import Batch
+from prism.losses.denoising import TrainingLoss
 from prism.models.attach import PrismModel
 from prism.models.backbone import Backbone
 from prism.models.llama import Llama
 from prism.noise import Noise
-from prism.sampling.loop import Denoiser
 from prism.training.ema import Ema
 from prism.training.examples import Examples, mixed
 from prism.training.folder import RunFolder, trainable
 from prism.training.graphs import Recorded, can_be_recorded
 from prism.training.meter import Meter, Share, progress_bar
 from prism.training.muon import Muon
-from prism.training.settings import Optimisation, Precision
+from prism.training.objective import Objective
+from prism.training.settings import Optimisation
 from prism.training.sharding import blocks_of, distribute, exchange_gradients, is_sharded, is_zero
 from prism.training.stepping import Own, Stepping, Zero2
 
@@ -59,7 +57,7 @@ class Trained:
 
 def train(
     model: Model,
-    loss: Callable[[Denoiser, Batch, int, Noise], Loss],
+    loss: TrainingLoss,
     examples: Examples,
     settings: Optimisation,
     *,
@@ -111,6 +109,7 @@ def train(
     run.tidy(description, begin)
     accelerator.wait_for_everyone()
 
+    in_turns = shared is objective and not is_sharded(accelerator)  # else all forward passes have to be one
     alone = accelerator.num_processes == 1 and settings.accumulate == 1
     steady = each_step is None  # a recording would go on with what the first step found
     recordable = settings.compile and alone and steady and can_be_recorded(model.facts.vocab_size, device)
@@ -123,7 +122,7 @@ def train(
         _tracking(accelerator, description, begin),
         _compiled_blocks(blocks_of(model) if settings.compile and in_blocks else []),
         recomputed(blocks_of(model) if settings.recompute else []),
-        _compiled([_backbone(model)] if settings.compile and not in_blocks else []),
+        _compiled(_passes(model) if settings.compile and not in_blocks else []),
     ):
         for step in range(begin, settings.steps):
             if each_step is not None:
@@ -140,6 +139,8 @@ def train(
                 exchange_gradients(shared, now=micro == settings.accumulate - 1 or step == begin)
                 if recorded is not None:
                     total, parts = recorded(batch, noise)
+                elif in_turns:
+                    total, parts = objective.learn(batch, noise, stepping.backward)
                 else:
                     total, parts = shared(batch, noise)
                     stepping.backward(total)
@@ -172,39 +173,6 @@ def train(
     model.eval()
     checkpoint = run.checkpoint(settings.steps)
     return Trained(settings.steps, checkpoint, run.history(), has_ema=ema is not None, is_main=run.is_main)
-
-
-class Objective(nn.Module):
-    """Model and loss as one module: all the forward passes of a loss are one forward pass to DDP and FSDP."""
-
-    def __init__(self, model: Model, loss: Callable[[Denoiser, Batch, int, Noise], Loss], precision: Precision) -> None:
-        super().__init__()
-        self.model, self.loss, self.precision = model, loss, precision
-
-    def forward(self, batch: Batch, noise: Noise) -> tuple[Float[Tensor, ""], dict[str, Float[Tensor, ""]]]:
-        with self._autocast(batch.tokens.device):
-            loss = self.loss(self.model, batch, self.model.facts.mask_id, noise)
-        return loss.total, loss.parts
-
-    def _autocast(self, device: torch.device) -> torch.autocast:
-        return torch.autocast(device.type, torch.bfloat16, enabled=self.precision is Precision.BF16)
-
-    @contextmanager
-    def evaluating(self, ema: Ema | None, shared: Any) -> Iterator[None]:
-        """The model as it will be used: averaged weights, no dropout; whole where it was sharded, and not compiled, since
-        evaluation brings shapes of its own."""
-        self.model.eval()
-        with ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-            if ema is not None:
-                stack.enter_context(ema.applied())
-            if hasattr(shared, "unshard"):
-                shared.unshard()
-                stack.callback(shared.reshard)
-            stack.enter_context(self._autocast(self.model.device))
-            yield
-        self.model.train()
 
 
 def _accelerator(folder: Path, trackers: tuple[str, ...]) -> accelerate.Accelerator:
@@ -282,6 +250,12 @@ def _with_forwards(blocks: list[nn.Module], forwards: list[Callable[..., Any]]) 
                 del block.forward  # the class's own is left
             else:
                 block.forward = own
+
+
+def _passes(model: Model) -> list[nn.Module]:
+    """What a forward pass runs through."""
+    head = model.quality_head if isinstance(model, PrismModel) else None
+    return [_backbone(model)] if head is None else [_backbone(model), head]
 
 
 def _backbone(model: Model) -> Backbone:

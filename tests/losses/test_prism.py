@@ -2,19 +2,22 @@ from __future__ import annotations
 
 import copy
 import math
+import weakref
 
 import pytest
 import torch
 from stand_ins import Mixing, Scored, tiny_dit
 from torch import Tensor
 
-from prism.losses.denoising import DenoisingLoss, PerTime
+from prism.losses.denoising import DenoisingLoss, PerTime, TrainingLoss
 from prism.losses.masking import Batch, ByCount, ByProbability, Masked
 from prism.losses.prism import Likelihood, PrismLoss, Quality, Target
 from prism.noise import Noise, Purpose
 from prism.sampling.draw import Draw
 from prism.sampling.order import Confidence, Order, RandomOrder, TopProbability
 from prism.state import Prediction
+from prism.training.objective import Objective
+from prism.training.settings import Precision
 
 ROWS, LENGTH, MASK = 8, 9, 0
 
@@ -34,9 +37,9 @@ class Seen(Target):
     def __init__(self) -> None:
         self.asked: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    def losses(self, prediction: Prediction, x: Tensor, y: Tensor, chosen: Tensor) -> Tensor:
+    def losses(self, prediction: Prediction, x: Tensor, y: Tensor, chosen: Tensor, most: int) -> Tensor:
         self.asked.append((x, y, chosen))
-        return Quality().losses(prediction, x, y, chosen)
+        return Quality().losses(prediction, x, y, chosen, most)
 
 
 @pytest.mark.parametrize("order", [RandomOrder(), TopProbability(), Confidence()], ids=str)
@@ -176,11 +179,11 @@ def test_which_passes_run_and_where_gradients_are_kept() -> None:
 
     tuned = Spy(tiny_dit().train())
     PrismLoss(k=2, regulariser=1.0)(tuned, given, MASK, noise)
-    assert tuned.log == ["forward", f"unembed {drawn} without gradient", "forward", f"unembed {n}"]
+    assert tuned.log == ["forward", f"unembed {drawn} without gradient", f"unembed {n}", "forward"]
 
     likelihood = Spy(tiny_dit().train())
     PrismLoss(k=2, regulariser=0.0, target=Likelihood())(likelihood, given, MASK, noise)
-    assert likelihood.log == [*frozen.log, f"unembed {drawn}"]
+    assert likelihood.log == [*frozen.log, f"unembed {2 * ROWS}"]  # k in every row: that much is known without asking
 
 
 def gradients(model: Scored) -> dict[str, Tensor]:
@@ -199,7 +202,7 @@ def test_no_gradient_flows_through_y(regulariser: float) -> None:
     PrismLoss(k=2, regulariser=0.0, target=seen)(copy.deepcopy(model), given, MASK, noise)
     ((x, y, chosen),) = seen.asked
     model.zero_grad(set_to_none=True)
-    second = Quality().losses(model.predict(y, given.attend), x, y, chosen)
+    second = Quality().losses(model.predict(y, given.attend), x, y, chosen, most=LENGTH)
     assert not second[~chosen].any()
     apart = (second.sum(1) / chosen.sum(1).clamp_min(1)).mean()
     if regulariser:
@@ -281,3 +284,43 @@ def test_every_round_is_a_forward_pass_without_gradients() -> None:
 def test_bad_values(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must"):
         PrismLoss(**bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("loss", [DenoisingLoss(), PrismLoss(k=2, ys=2), PrismLoss(k=2, regulariser=0.0)], ids=repr)
+def test_turns_add_up_to_the_loss(loss: TrainingLoss) -> None:
+    """Whether the way back comes after each or after all."""
+    model, given, noise = tiny_dit().train(), batch(), Noise.rows(4, ROWS)
+    whole = loss(model, given, MASK, noise)
+    whole.total.backward()
+    together = gradients(model)
+    model.zero_grad(set_to_none=True)
+    total, parts = Objective(model, loss, Precision.FP32).learn(given, noise, Tensor.backward)
+    torch.testing.assert_close(total, whole.total.detach())
+    torch.testing.assert_close(parts, whole.parts)
+    torch.testing.assert_close(gradients(model), together)
+
+
+def test_the_way_back_of_a_turn_lets_its_memory_go() -> None:
+    """Nothing that the first pass keeps for it is alive in the second."""
+    kept: list[weakref.ref[Tensor]] = []
+    alive: list[int] = []
+
+    class Watched(Scored):
+        def predict(self, tokens: Tensor, attend: Tensor | None = None) -> Prediction:
+            alive.append(sum(ref() is not None for ref in kept))
+            return super().predict(tokens, attend)
+
+    def pack(tensor: Tensor) -> Tensor:
+        if tensor.grad_fn is not None:
+            tensor = tensor.detach()
+            kept.append(weakref.ref(tensor))
+        return tensor
+
+    small = tiny_dit().train()
+    model = Watched(small.backbone)
+    model.head = small.head
+    objective = Objective(model, PrismLoss(k=2), Precision.FP32)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        objective.learn(batch(), Noise.rows(4, ROWS), Tensor.backward)
+    assert len(kept) > 20
+    assert alive == [0, 0]

@@ -19,8 +19,9 @@ from prism.models.attach import Lora, PrismModel, attach
 from prism.models.heads import ProjectionConfig
 from prism.noise import Noise
 from prism.training import Optimisation
-from prism.training.loop import Objective, recomputed
+from prism.training.loop import recomputed
 from prism.training.memory import estimate
+from prism.training.objective import Objective
 from prism.training.sharding import blocks_of
 
 

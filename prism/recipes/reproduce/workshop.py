@@ -18,20 +18,17 @@ import torch
 from safetensors.torch import load_file
 
 from prism.evaluation.record import Stopwatch, plain, write_json
-from prism.losses.denoising import Loss
+from prism.losses.denoising import TrainingLoss
 from prism.losses.masking import Batch
 from prism.models.attach import PrismModel
 from prism.models.backbone import Backbone
 from prism.models.folder import Folder, write_tensors
 from prism.models.folding import for_sampling
 from prism.models.hub import load_model, save_backbone, save_model
-from prism.noise import Noise
 from prism.recipes.training import held_out_loss
-from prism.sampling.loop import Denoiser
 from prism.training import Cosine, Examples, Optimisation, Precision, train
 
 Model = Backbone | PrismModel
-LossFunction = Callable[[Denoiser, Batch, int, Noise], Loss]
 
 
 def on_gpu(steps: int, batch: int, **settings: Any) -> Optimisation:
@@ -74,7 +71,7 @@ class Choice:
     def __init__(
         self,
         folder: Path,
-        loss: LossFunction,
+        loss: TrainingLoss,
         held_out: Batch,
         also: Callable[[Model, int], Mapping[str, float]] | None = None,
     ) -> None:
@@ -123,7 +120,7 @@ class Workshop:
         self,
         name: str,
         make: Callable[[], Model],
-        loss: LossFunction,
+        loss: TrainingLoss,
         examples: Callable[[], Examples],
         held_out: Callable[[], Batch],
         settings: Optimisation,

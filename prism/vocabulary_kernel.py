@@ -1,0 +1,68 @@
+"""Triton kernels of `prism.vocabulary`, each a single pass or two over logits that are read where they lie."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float, Int
+from torch import Tensor
+
+_BLOCK, _WARPS = 4096, 8
+
+
+@triton.jit
+def _normalise(logits, tokens, log_probabilities, normalisers, vocabulary, stride, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    logits += row * stride
+    lanes = tl.arange(0, BLOCK)
+    highest = tl.full([BLOCK], float("-inf"), tl.float32)
+    for first in range(0, vocabulary, BLOCK):
+        value = tl.load(logits + first + lanes, mask=first + lanes < vocabulary, other=float("-inf"))
+        highest = tl.maximum(highest, value.to(tl.float32))
+    top = tl.max(highest, 0)
+    total = tl.zeros([BLOCK], tl.float32)
+    for first in range(0, vocabulary, BLOCK):
+        value = tl.load(logits + first + lanes, mask=first + lanes < vocabulary, other=float("-inf"))
+        total += tl.exp(value.to(tl.float32) - top)
+    normaliser = top + tl.log(tl.sum(total, 0))
+    chosen = tl.load(logits + tl.load(tokens + row)).to(tl.float32)
+    tl.store(log_probabilities + row, chosen - normaliser)
+    tl.store(normalisers + row, normaliser)
+
+
+@triton.jit
+def _differentiate(logits, tokens, normalisers, gradient, vocabulary, stride, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    places = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    where = logits + row * stride + places
+    value = tl.load(where, mask=places < vocabulary, other=float("-inf")).to(tl.float32)
+    chosen = tl.where(places == tl.load(tokens + row), 1.0, 0.0)
+    slope = tl.load(gradient + row) * (chosen - tl.exp(value - tl.load(normalisers + row)))
+    tl.store(where, slope.to(logits.dtype.element_ty), mask=places < vocabulary)
+
+
+def normalise(
+    logits: Float[Tensor, "n v"], tokens: Int[Tensor, " n"]
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """log softmax(logits)[token], and the logarithm of what the softmax is divided by."""
+    log_probabilities, normalisers = torch.empty((2, len(logits)), dtype=torch.float32, device=logits.device)
+    block = min(_BLOCK, triton.next_power_of_2(logits.shape[1]))
+    _normalise[(len(logits),)](
+        logits, tokens, log_probabilities, normalisers, logits.shape[1], logits.stride(0), BLOCK=block, num_warps=_WARPS
+    )
+    return log_probabilities, normalisers
+
+
+def differentiate(
+    logits: Float[Tensor, "n v"],
+    tokens: Int[Tensor, " n"],
+    normalisers: Float[Tensor, " n"],
+    gradient: Float[Tensor, " n"],
+) -> None:
+    """Writes over the logits what Σ gradient · log softmax(logits)[token] gives as theirs."""
+    block = min(_BLOCK, triton.next_power_of_2(logits.shape[1]))
+    grid = len(logits), triton.cdiv(logits.shape[1], block)
+    _differentiate[grid](
+        logits, tokens, normalisers, gradient, logits.shape[1], logits.stride(0), BLOCK=block, num_warps=_WARPS
+    )
