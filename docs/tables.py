@@ -1,4 +1,4 @@
-"""Puts the tables of the README between their marks, from `results/` and nothing else. Run: python docs/tables.py"""
+"""Puts the tables of the README between their marks, from `results/` and nothing else. Run: python -m docs.tables"""
 
 from __future__ import annotations
 
