@@ -34,7 +34,7 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_tables_are_those_of_the_results() -> None:
-    """After a new measurement: python docs/tables.py"""
+    """After a new measurement: python -m docs.tables"""
     spec = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
     assert spec is not None
     assert spec.loader is not None
