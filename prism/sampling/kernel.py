@@ -20,7 +20,7 @@ from torch import Tensor
 from triton.language.extra import libdevice
 
 _INTERPRETED = triton.knobs.runtime.interpret
-_BLOCK, _WARPS, _STAGES = 2048, 16, 3
+_BLOCK, _WARPS = 2048, 16
 
 
 @triton.jit
@@ -60,7 +60,6 @@ def _draw(
     QUANTILE: tl.constexpr,
     WARM: tl.constexpr,
     BLOCK: tl.constexpr,
-    STAGES: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -71,7 +70,7 @@ def _draw(
     nothing = float("-inf")
 
     highest = tl.full([BLOCK], nothing, tl.float32)
-    for first in tl.range(0, vocabulary, BLOCK, num_stages=STAGES):
+    for first in range(0, vocabulary, BLOCK):
         highest = tl.maximum(highest, _logits(logits, first, lanes, vocabulary, readable))
     top = tl.max(highest, 0)
 
@@ -79,7 +78,7 @@ def _draw(
     cold = tl.zeros([BLOCK], tl.float64)
     mean = tl.zeros([BLOCK], tl.float32)
     square = tl.zeros([BLOCK], tl.float32)
-    for first in tl.range(0, vocabulary, BLOCK, num_stages=STAGES):
+    for first in range(0, vocabulary, BLOCK):
         value = _scaled(logits, first, lanes, vocabulary, readable, top, per_temperature)
         weight = _exp(value, INTERPRETED)
         total += weight.to(tl.float64)
@@ -109,7 +108,7 @@ def _draw(
             mass = tl.zeros([BLOCK], tl.float64)
             above = tl.full([BLOCK], float("inf"), tl.float32)
             under = tl.full([BLOCK], nothing, tl.float32)
-            for first in tl.range(0, vocabulary, BLOCK, num_stages=STAGES):
+            for first in range(0, vocabulary, BLOCK):
                 value = _scaled(logits, first, lanes, vocabulary, readable, top, per_temperature)
                 reaches = value >= pivot
                 mass += tl.where(reaches, _exp(value, INTERPRETED), 0.0).to(tl.float64)
@@ -178,7 +177,6 @@ def draw(
             QUANTILE=-NormalDist().inv_cdf(nucleus) if nucleus < 1 else 0.0,
             WARM=temperature != 1,
             BLOCK=_BLOCK,
-            STAGES=_STAGES,
             INTERPRETED=_INTERPRETED,
             num_warps=_WARPS,
         )

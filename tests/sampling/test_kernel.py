@@ -86,7 +86,7 @@ def compile_for_hopper() -> None:
     from prism.sampling import kernel
 
     constants = {"NUCLEUS": 0.9, "KEEP_CROSSING": True, "REACH": 14.0, "QUANTILE": -1.28, "WARM": True, "BLOCK": 4096}
-    constants |= {"STAGES": 3, "INTERPRETED": False}
+    constants |= {"INTERPRETED": False}
     types = {
         "uniforms": "*fp64",
         "tokens": "*i64",
