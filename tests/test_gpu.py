@@ -107,6 +107,60 @@ def test_a_folded_model_in_bf16_is_close() -> None:
     assert error < 0.02 * expected.abs().mean()
 
 
+def few_rows(rows: int, vocabulary: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and uniform numbers of rows flat and sharp, with the smallest and the largest number, and padding."""
+    generator = torch.Generator().manual_seed(seed)
+    spread = torch.linspace(0.3, 6.0, rows)[:, None]
+    logits = (spread * torch.randn(rows, vocabulary, generator=generator)).bfloat16()
+    uniforms = torch.rand(rows, dtype=torch.float64, generator=generator)
+    uniforms[0], uniforms[1], uniforms[2] = 2.0**-53, 1 - 2.0**-53, -1.0
+    logits[3, : vocabulary // 2] = -torch.inf  # pieces that weigh nothing
+    return logits.cuda(), uniforms.cuda()
+
+
+@compiles
+@pytest.mark.parametrize("rows", [5, 400])  # 400 rows in pieces are more programs than the chip has places for
+@pytest.mark.parametrize(("vocabulary", "nucleus"), [(300, 0.9), (5_001, 0.9), (50_258, 0.9), (50_258, 1.0)])
+def test_rows_in_pieces_draw_the_same_tokens(vocabulary: int, nucleus: float, rows: int) -> None:
+    """Also where pieces have no block of their own."""
+    from prism.sampling.kernel import _launch
+
+    logits, uniforms = few_rows(rows, vocabulary, seed=0)
+    drawn = uniforms >= 0
+    expected = prism.Draw(nucleus=nucleus).tokens(logits, uniforms)
+    whole, log_probabilities = _launch(logits, uniforms, 1.0, nucleus, False, 1)
+    assert torch.equal(whole[drawn], expected[drawn])
+    for pieces in (2, 6, 8):
+        tokens, found = _launch(logits, uniforms, 1.0, nucleus, False, pieces)
+        assert torch.equal(tokens[drawn], expected[drawn]), (pieces, tokens, expected)
+        assert ((tokens >= 0) & (tokens < vocabulary)).all()
+        torch.testing.assert_close(found[drawn], log_probabilities[drawn])
+
+
+@compiles
+def test_rows_in_pieces_can_be_recorded() -> None:
+    """What the pieces meet by begins anew in every replay."""
+    from prism.sampling.kernel import _pieces, draw
+
+    logits, uniforms = few_rows(20, 50_258, seed=0)
+    assert 1 < _pieces(logits) <= 8
+    draw(logits, uniforms, 1.0, 0.9, False)  # compiles
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        tokens, _ = draw(logits, uniforms, 1.0, 0.9, False)
+        again, _ = draw(logits, uniforms, 1.0, 0.9, False)
+    for seed in (1, 2):
+        others, numbers = few_rows(20, 50_258, seed)
+        logits.copy_(others)
+        uniforms.copy_(numbers)
+        graph.replay()
+        drawn = uniforms >= 0
+        expected = prism.Draw(nucleus=0.9).tokens(logits, uniforms)
+        assert torch.equal(tokens[drawn], expected[drawn])
+        assert torch.equal(again[drawn], expected[drawn])
+
+
 @compiles
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")  # float32 is what makes the two comparable
 def test_a_recorded_step_is_the_step(tmp_path: Path) -> None:

@@ -9,6 +9,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
+from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +27,7 @@ DRAWS = [
     Draw(temperature=1.7, nucleus=0.999, keep_crossing=True),
     Draw(nucleus=1e-6),
 ]
+PIECES = (2, 6)
 
 
 def run(what: str, *, interpreted: bool) -> list[str]:
@@ -38,9 +43,14 @@ def test_the_same_numbers_draw_the_same_tokens() -> None:
     assert run("compare", interpreted=not torch.cuda.is_available()) == [str(draw) for draw in DRAWS]
 
 
+def test_rows_in_pieces_draw_the_same_tokens() -> None:
+    expected = [f"{pieces} {draw}" for pieces in PIECES for draw in DRAWS]
+    assert run("pieces", interpreted=not torch.cuda.is_available()) == expected
+
+
 def test_it_compiles_for_a_gpu_that_is_not_here() -> None:
     """Types and loops are checked by the compiler, which the interpreter does not do."""
-    assert run("compile", interpreted=False) == ["*fp32", "*bf16"]
+    assert run("compile", interpreted=False) == ["1 *fp32", "1 *bf16", "6 *fp32", "6 *bf16"]
 
 
 def compare() -> None:
@@ -78,6 +88,84 @@ def compare() -> None:
     assert none.shape == (0,)
 
 
+def pieces() -> None:
+    """Programs that wait for each other: blocks are small, so that a row has enough of them; one of 6 pieces is empty."""
+    from prism.sampling import kernel
+
+    kernel._BLOCK, kernel._WARPS = 256, 4
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    rows, vocabulary = 6, 1_200
+    uniforms = torch.rand(rows, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(device)
+    uniforms[0], uniforms[1], uniforms[3] = 2.0**-53, 1 - 2.0**-53, -1.0
+    logits = torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(1)).bfloat16().to(device)
+    logits[:, 7] = -torch.inf
+    logits[2] = -torch.inf
+    logits[2, 1_000] = 0.0
+    logits[4, :700] = -torch.inf  # pieces that weigh nothing
+    logits[5] = 0.0
+    drawn = uniforms >= 0
+    if device == "cpu":
+        run_programs_of_a_row_together()
+    for count in PIECES:
+        for draw in DRAWS:
+            tokens, logs = kernel._launch(logits, uniforms, draw.temperature, draw.nucleus, draw.keep_crossing, count)
+            expected = draw.tokens(logits, uniforms)
+            assert torch.equal(tokens[drawn], expected[drawn]), (count, draw, tokens, expected)
+            assert 0 <= int(tokens[3]) < vocabulary
+            log_probabilities = logits.float().log_softmax(-1).gather(-1, expected[:, None])[:, 0]
+            torch.testing.assert_close(logs[drawn], log_probabilities[drawn])
+            print(count, draw)
+
+
+def run_programs_of_a_row_together() -> None:
+    """Makes the interpreter, which runs one program after the other, run one per piece at a time, each in a thread."""
+    from triton.runtime import interpreter
+
+    deadline = time.monotonic() + 120
+    thread = threading.local()
+    one_by_one, builder = interpreter.GridExecutor.__call__, interpreter.interpreter_builder
+
+    class Builder(interpreter.InterpreterBuilder):
+        @property
+        def grid_idx(self) -> tuple[int, int, int]:
+            return thread.row * thread.pieces + thread.piece, 0, 0
+
+        def set_grid_idx(self, x: int, y: int, z: int) -> None:
+            thread.row = x
+
+        def create_atomic_rmw(self, *operation: Any) -> Any:
+            time.sleep(0)  # whoever waits lets the others run
+            if time.monotonic() > deadline:
+                raise TimeoutError("programs wait for one that does not come")
+            return super().create_atomic_rmw(*operation)
+
+    def together(executor: Any, *arguments: Any, **constants: Any) -> None:
+        pieces = constants["PIECES"]
+        executor.grid = (executor.grid[0] // pieces,)
+        errors: list[Exception] = []
+
+        def run_piece(piece: int) -> None:
+            thread.pieces, thread.piece = pieces, piece
+            try:
+                one_by_one(executor, *arguments, **constants)
+            except Exception as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=run_piece, args=(piece,)) for piece in range(pieces)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        if errors:
+            raise errors[0]
+
+    builder.__class__ = Builder
+    interpreter.GridExecutor.__call__ = together
+    # the language is made interpretable once and for good: the first thread to end would undo it for all
+    interpreter._patch_lang = cache(interpreter._patch_lang)
+    interpreter._LangPatchScope.restore = lambda scope: None
+
+
 def compile_for_hopper() -> None:
     import triton
     from triton.backends.compiler import GPUTarget
@@ -86,7 +174,7 @@ def compile_for_hopper() -> None:
     from prism.sampling import kernel
 
     constants = {"NUCLEUS": 0.9, "KEEP_CROSSING": True, "REACH": 14.0, "QUANTILE": -1.28, "WARM": True, "BLOCK": 4096}
-    constants |= {"STAGES": 3, "INTERPRETED": False}
+    constants |= {"INTERPRETED": False}
     types = {
         "uniforms": "*fp64",
         "tokens": "*i64",
@@ -95,12 +183,16 @@ def compile_for_hopper() -> None:
         "readable": "i32",
         "stride": "i32",
     }
-    for logits in ("*fp32", "*bf16"):
-        signature = {"logits": logits, **types, "per_temperature": "fp32", **dict.fromkeys(constants, "constexpr")}
-        source = ASTSource(fn=kernel._draw, signature=signature, constexprs=constants)
+    meeting = {"arrivals": "*i32", "slots": "*fp64"}
+    for count, logits in ((1, "*fp32"), (1, "*bf16"), (6, "*fp32"), (6, "*bf16")):
+        fixed = {**constants, "PIECES": count, "LANES": triton.next_power_of_2(count)}
+        fixed |= {} if count > 1 else dict.fromkeys(meeting)
+        varying = {"logits": logits, **types, **meeting, "per_temperature": "fp32"}
+        signature = {**varying, **dict.fromkeys(fixed, "constexpr")}
+        source = ASTSource(fn=kernel._draw, signature=signature, constexprs=fixed)
         assert triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["cubin"]
-        print(logits)
+        print(count, logits)
 
 
 if __name__ == "__main__":
-    {"compare": compare, "compile": compile_for_hopper}[sys.argv[1]]()
+    {"compare": compare, "pieces": pieces, "compile": compile_for_hopper}[sys.argv[1]]()
