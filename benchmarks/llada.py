@@ -242,7 +242,7 @@ def step_flops(size: Size) -> float:
 
     Counted: both forward passes, and for each the gradients with respect to what goes into every matrix; gradients of weights
     for LoRA and head alone, since the rest is frozen; attention's two products forward and four backward; the vocabulary once
-    forward and once backward, at the masks of the first pass. Not counted: what is computed again in the backward pass or by
+    forward and once backward, at the masks of the first pass; the head at S. Not counted: what is computed again in the backward pass or by
     a second reading of the same logits, and anything that is no matrix product. The first layer's input asks for no gradient.
     """
     c, d = size.model, size.model.hidden_size
@@ -254,7 +254,7 @@ def step_flops(size: Size) -> float:
     forward = frozen + lora + attention
     backward = frozen + 2 * lora + 2 * attention - (into_attention + 3 * size.rank * d)
     vocabulary = 2 * MASKED * d * c.vocab_size
-    head = 3 * (d * d + d)
+    head = 3 * (d * d + d) * LOSS.k / size.length
     return 2 * size.rows * size.length * (2 * (forward + backward) + vocabulary + head)
 
 

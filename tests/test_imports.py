@@ -11,7 +11,8 @@ import prism
 
 PACKAGE = Path(prism.__file__).parent
 LINE = (
-    {"version", "state"},
+    {"version", "vocabulary", "vocabulary_kernel"},
+    {"state"},
     {"noise", "recording"},
     {"schedule"},
     {"models", "sampling"},
