@@ -242,8 +242,9 @@ def step_flops(size: Size) -> float:
 
     Counted: both forward passes, and for each the gradients with respect to what goes into every matrix; gradients of weights
     for LoRA and head alone, since the rest is frozen; attention's two products forward and four backward; the vocabulary once
-    forward and once backward, at the masks of the first pass; the head at S. Not counted: what is computed again in the backward pass or by
-    a second reading of the same logits, and anything that is no matrix product. The first layer's input asks for no gradient.
+    forward and once backward, at the masks of the first pass; the head at S. Not counted: what is computed again in the
+    backward pass or by a second reading of the same logits, and anything that is no matrix product. The first layer's input
+    asks for no gradient.
     """
     c, d = size.model, size.model.hidden_size
     q, kv = c.heads * c.head_size, c.kv_heads * c.head_size
