@@ -14,7 +14,7 @@ from prism.data.function_corpus import FunctionCorpus
 from prism.data.function_rows import FunctionBodies, FunctionRows, WholeFunctions
 from prism.data.shards import Corpus
 from prism.data.windows import TextWindows
-from prism.losses.denoising import DenoisingLoss, Loss, PerMask, PerTime
+from prism.losses.denoising import DenoisingLoss, Loss, PerMask, PerTime, TrainingLoss
 from prism.losses.masking import Batch, ByCount, ByProbability
 from prism.losses.prism import Likelihood, PrismLoss, Quality
 from prism.models.adapt import adapt, widening
@@ -174,6 +174,7 @@ __all__ = [
     "Threshold",
     "TopProbability",
     "Topology",
+    "TrainingLoss",
     "Unmasker",
     "WholeFunctions",
     "Writer",

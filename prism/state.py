@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from prism.vocabulary import log_probability_through
+from prism.vocabulary import LOGITS_AT_ONCE, log_probability_through
 
 Tokens = Int[Tensor, "b l"]
 Mask = Bool[Tensor, "b l"]
@@ -131,7 +131,6 @@ class Edit:
 Answer = TypeVar("Answer", Tensor, tuple[Tensor, ...])
 """One entry per row, or several of them side by side."""
 SMALL_VOCABULARY = 256
-LOGITS_AT_ONCE = 1 << 26  # in float32: 256 MiB
 
 
 class Reading:

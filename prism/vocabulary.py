@@ -16,8 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-AT_ONCE = 1 << 28
-"""Logits at once."""
+LOGITS_AT_ONCE = 1 << 26  # in float32: 256 MiB
 ROUND = 64
 _HAS_TRITON = find_spec("triton") is not None
 
@@ -76,7 +75,7 @@ class _Through(torch.autograd.Function):
 
 
 def _chunks(weight: Float[Tensor, "v d"], *tensors: Tensor) -> Any:
-    return zip(*(tensor.split(max(1, AT_ONCE // len(weight))) for tensor in tensors), strict=True)
+    return zip(*(tensor.split(max(1, LOGITS_AT_ONCE // len(weight))) for tensor in tensors), strict=True)
 
 
 def _as(slope: Tensor | None, like: Tensor) -> Tensor | None:

@@ -1,14 +1,13 @@
 """Log-probabilities straight from hidden states against the obvious way; the kernels interpreted on a CPU, compiled on a GPU,
-and compiled for one where there is none, in processes of their own, as the draw's (tests/sampling/test_kernel.py)."""
+and compiled for one where there is none."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 
 import pytest
 import torch
+from kernel_runs import run
 from torch import Tensor
 
 import prism.vocabulary
@@ -34,7 +33,7 @@ def test_values_and_gradients_are_those_of_the_logits(
     bias: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some rows at a time or all of them, with tokens that may not be drawn."""
-    monkeypatch.setattr(prism.vocabulary, "AT_ONCE", at_once)
+    monkeypatch.setattr(prism.vocabulary, "LOGITS_AT_ONCE", at_once)
     hidden, weight, offset, forbidden, tokens = case(bias=bias)
     logits = torch.nn.functional.linear(hidden, weight, offset).index_fill(-1, forbidden, -torch.inf)
     expected, found = (
@@ -66,21 +65,12 @@ def test_no_rows() -> None:
     assert hidden.grad is not None
 
 
-def run(what: str, *, interpreted: bool) -> list[str]:
-    pytest.importorskip("triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1" if interpreted else "0"}
-    command = [sys.executable, __file__, what]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.splitlines()
-
-
 def test_the_kernels_are_the_formulas() -> None:
-    assert run("compare", interpreted=not torch.cuda.is_available()) == [str(size) for size in SIZES]
+    assert run(__file__, "compare", interpreted=not torch.cuda.is_available()) == [str(size) for size in SIZES]
 
 
 def test_they_compile_for_a_gpu_that_is_not_here() -> None:
-    assert run("compile", interpreted=False) == ["_normalise", "_differentiate"]
+    assert run(__file__, "compile", interpreted=False) == ["_normalise", "_differentiate"]
 
 
 def compare() -> None:

@@ -17,7 +17,7 @@ from prism.data.writing import Board, Writing
 from prism.evaluation.record import Stopwatch, plain
 from prism.noise import Noise
 from prism.recipes.writing import TextSampling, conversation
-from prism.writer import Written
+from prism.writer import End, Written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +70,11 @@ class Sample(WithCorrector, TextSampling, Command):
             prompt = prompt + [mask] * self._room(model, prompt)
         room = prompt.count(mask) or self._room(model, prompt)
         self.check_length(room)
+        whole, known = len(prompt) + (0 if mask in prompt else room), own_length(model)
+        if known is not None and whole > known:
+            console.print(
+                f"{whole} tokens are more than the {known} the model was trained for; expect little of the rest."
+            )
         writer = self.build_writer(model, writing, room, device)
         noise = Noise.rows(self.seed, self.count, device=device)
         watched = console.is_terminal if self.watch is None else self.watch
@@ -140,8 +145,11 @@ class Sample(WithCorrector, TextSampling, Command):
             prediction = model.predict(torch.tensor([sequence], device=self.torch_device()))
             quality = [round(q, 6) for q in prediction.quality[0].tolist()] if prediction.has_quality else None
         given = [token != model.facts.mask_id for token in found.prompt] + [False] * (len(sequence) - len(found.prompt))
-        pieces = writing.pieces(sequence)
-        console.print(painted(pieces, quality or [None] * len(pieces), given), soft_wrap=True)
+        shown = sequence[:-1] if found.end is End.EOS else sequence  # a reader sees that the text is over
+        painting = painted(
+            writing.pieces(shown), (quality or [None] * len(sequence))[: len(shown)], given[: len(shown)]
+        )
+        console.print(painting, soft_wrap=True)
         console.print()
         return quality
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from prism.models.attach import PrismModel
 from prism.models.backbone import Backbone
-from prism.state import LOGITS_AT_ONCE
 from prism.training.folder import trainable
 from prism.training.settings import Optimisation, Precision
 from prism.training.sharding import blocks_of
+from prism.vocabulary import LOGITS_AT_ONCE
 
 
 @dataclass(frozen=True)

@@ -88,3 +88,24 @@ def test_sudoku_commands_keep_their_model(stories: Path, tmp_path: Path) -> None
     found = result(tmp_path, "demo", "--puzzle", PUZZLE, "--tally", "0", "--steps", "3", "--pace", "0")
     assert found["boards"] == 1
     assert result(tmp_path, "evaluate", "sudoku", "--limit", "1", "--steps", "3")["boards"] == 1
+
+
+def test_longer_than_the_model_knows_is_said(stories: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result(tmp_path, "sample", "--length", "24", "--steps", "3")
+    assert "trained for" not in capsys.readouterr().out
+    result(tmp_path, "sample", "--length", "30", "--steps", "3")
+    assert "30 tokens are more than the 24" in capsys.readouterr().out
+
+
+def test_the_embedded_model_writes_a_story_and_its_end_is_not_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = result(tmp_path, "sample", "--steps", "32", "--seed", "1")
+    shown = capsys.readouterr().out
+    assert found["record"]["model"]["name"] == "embedded stories"
+    assert found["ends"] == ["EOS"]
+    assert found["texts"][0].endswith("<|endoftext|>")
+    assert "<|endoftext|>" not in shown
+    assert found["completions"][0].split()[-1] in shown
+    words = found["completions"][0].lower().split()
+    assert len({"a", "the", "and", "to", "was", "she", "he", "they"} & set(words)) >= 5

@@ -1,36 +1,24 @@
 """The attention kernel for short sequences against its reference: interpreted on a CPU, compiled on a GPU, and compiled for one
-where there is none. In processes of their own, as the draw's (tests/sampling/test_kernel.py)."""
+where there is none."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 
-import pytest
 import torch
+from kernel_runs import run
 
 from prism.models.dit import SHORT, Rotary, attention
 
 SIZES = [(3, 89, 2, 32), (2, 16, 3, 64), (2, SHORT, 1, 128), (4, 1, 2, 64)]
 
 
-def run(what: str, *, interpreted: bool) -> list[str]:
-    pytest.importorskip("triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1" if interpreted else "0"}
-    done = subprocess.run(
-        [sys.executable, __file__, what], env=environment, capture_output=True, text=True, timeout=500
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.splitlines()
-
-
 def test_values_and_gradients_are_those_of_plain_attention() -> None:
-    assert run("compare", interpreted=not torch.cuda.is_available()) == [str(size) for size in SIZES]
+    assert run(__file__, "compare", interpreted=not torch.cuda.is_available()) == [str(size) for size in SIZES]
 
 
 def test_it_compiles_for_a_gpu_that_is_not_here() -> None:
-    assert run("compile", interpreted=False) == ["_forward", "_backward"]
+    assert run(__file__, "compile", interpreted=False) == ["_forward", "_backward"]
 
 
 def compare() -> None:

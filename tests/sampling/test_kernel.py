@@ -1,21 +1,15 @@
-"""The fused draw against its reference: interpreted on a CPU, compiled on a GPU, and compiled for one where there is none.
-
-In processes of their own: whether a kernel is interpreted is decided when it is imported, and Triton reads the source of its
-functions, which the shape checks that tests run under would wrap.
-"""
+"""The fused draw against its reference: interpreted on a CPU, compiled on a GPU, and compiled for one where there is none."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import threading
 import time
 from functools import cache
 from typing import Any
 
-import pytest
 import torch
+from kernel_runs import run
 
 from prism.sampling.draw import Draw
 
@@ -30,27 +24,18 @@ DRAWS = [
 PIECES = (2, 6)
 
 
-def run(what: str, *, interpreted: bool) -> list[str]:
-    pytest.importorskip("triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1" if interpreted else "0"}
-    command = [sys.executable, __file__, what]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.splitlines()
-
-
 def test_the_same_numbers_draw_the_same_tokens() -> None:
-    assert run("compare", interpreted=not torch.cuda.is_available()) == [str(draw) for draw in DRAWS]
+    assert run(__file__, "compare", interpreted=not torch.cuda.is_available()) == [str(draw) for draw in DRAWS]
 
 
 def test_rows_in_pieces_draw_the_same_tokens() -> None:
     expected = [f"{pieces} {draw}" for pieces in PIECES for draw in DRAWS]
-    assert run("pieces", interpreted=not torch.cuda.is_available()) == expected
+    assert run(__file__, "pieces", interpreted=not torch.cuda.is_available()) == expected
 
 
 def test_it_compiles_for_a_gpu_that_is_not_here() -> None:
     """Types and loops are checked by the compiler, which the interpreter does not do."""
-    assert run("compile", interpreted=False) == ["1 *fp32", "1 *bf16", "6 *fp32", "6 *bf16"]
+    assert run(__file__, "compile", interpreted=False) == ["1 *fp32", "1 *bf16", "6 *fp32", "6 *bf16"]
 
 
 def compare() -> None:
