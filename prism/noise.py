@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from importlib.util import find_spec
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+_HAS_TRITON = find_spec("triton") is not None
 
 
 class Purpose(IntEnum):
@@ -77,6 +80,12 @@ class Noise:
 
     def uniform(self, purpose: Purpose, length: int) -> Float[Tensor, "b l"]:
         """Float64 uniforms in (0, 1), one per position."""
+        if (
+            self.keys.is_cuda and _HAS_TRITON and not torch.compiler.is_compiling()
+        ):  # which would make it one kernel anyway
+            from prism.noise_kernel import uniform
+
+            return uniform(self.keys, self.step, int(purpose), length)
         stream = _absorb(_absorb(self.keys, self.step), int(purpose))
         positions = torch.arange(length, device=self.keys.device)
         bits = _shift_right(_absorb(stream[:, None], positions[None, :]), 12)

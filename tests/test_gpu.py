@@ -163,6 +163,9 @@ def test_rows_in_pieces_can_be_recorded() -> None:
 
 @compiles
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")  # float32 is what makes the two comparable
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute"
+)  # dynamo looks at it, and hides the warning unless it is an error
 def test_a_recorded_step_is_the_step(tmp_path: Path) -> None:
     """The same losses and weights as launching every kernel."""
     settings = prism.Optimisation(steps=6, batch=32, lr=1e-3, muon_lr=1e-3, log_every=1)

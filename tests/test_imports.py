@@ -11,7 +11,7 @@ import prism
 
 PACKAGE = Path(prism.__file__).parent
 LINE = (
-    {"version", "vocabulary", "vocabulary_kernel"},
+    {"version", "noise_kernel", "vocabulary", "vocabulary_kernel"},
     {"state"},
     {"noise", "recording"},
     {"schedule"},

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from prism.models.backbone import Backbone, Cache, Facts
+from prism.models.frugal import Dropout, standardised
 from prism.state import Hidden, Mask, Tokens
 
 Rotation = tuple[Float[Tensor, "l r"], Float[Tensor, "l r"]]
@@ -177,7 +178,7 @@ class ModulatedNorm(nn.Module):
         scale, shift = (self.weight * (1 + scale[0, 0])).to(linear.weight), shift[0, 0].to(linear.weight)
         bias = linear.weight @ shift
         bias = bias if linear.bias is None else bias + linear.bias
-        return F.linear(F.layer_norm(x, x.shape[-1:]), linear.weight * scale, bias)
+        return F.linear(standardised(x), linear.weight * scale, bias)
 
 
 class DiTBlock(nn.Module):
@@ -189,7 +190,7 @@ class DiTBlock(nn.Module):
         self.attn_out = nn.Linear(d, d, bias=False)
         self.norm2 = ModulatedNorm(d)
         self.mlp = nn.Sequential(nn.Linear(d, 4 * d), nn.GELU(approximate="tanh"), nn.Linear(4 * d, d))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.adaLN_modulation = zero_init(nn.Linear(cond_size, 6 * d))
 
     def forward(

@@ -94,6 +94,9 @@ class Draw:
 
 def inverse_cdf(weights: Float[Tensor, "n v"], uniforms: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
     """The first index whose cumulative weight exceeds u · total: an exact draw, never of an index of weight 0."""
+    if weights.shape[-1] <= SMALL_VOCABULARY:  # side by side a GPU sums many short rows ten times as fast
+        cumulative = weights.t().contiguous().cumsum(0)
+        return (cumulative <= uniforms * cumulative[-1]).sum(0).clamp_max(len(cumulative) - 1)
     cumulative = weights.cumsum(-1)
     wanted = (uniforms * cumulative[:, -1])[:, None]
     return torch.searchsorted(cumulative, wanted, right=True)[:, 0].clamp_max(weights.shape[-1] - 1)

@@ -47,7 +47,19 @@ class Recorded:
     def _work(self) -> None:
         for weight in self.weights:
             weight.grad = None
-        self.total, self.parts = self.objective.learn(self.batch, self.noise, Tensor.backward)
+        self.total, self.parts = self.objective.learn(self.batch, self.noise, self._backward)
+
+    def _backward(self, total: Float[Tensor, ""]) -> None:
+        """Gradients of an earlier turn are added in one operation, and not weight by weight."""
+        before = [(weight, weight.grad) for weight in self.weights if weight.grad is not None]
+        for weight, _ in before:
+            weight.grad = None
+        total.backward()
+        both = [(gradient, weight.grad) for weight, gradient in before if weight.grad is not None]
+        if both:
+            torch._foreach_add_(*map(list, zip(*both, strict=True)))
+        for weight, gradient in before:
+            weight.grad = gradient
 
 
 def _tensors(batch: Batch, noise: Noise) -> list[Tensor]:

@@ -57,12 +57,12 @@ def compile_for_hopper() -> None:
 
     from prism.models import short_attention as kernels
 
-    constants = {"HEADS": 8, "HALF": 32, "BLOCK": 128}
-    for kernel, tensors in (
-        (kernels._forward, ("qkv", "cosines", "sines", "mixed")),
-        (kernels._backward, ("gradient", "qkv", "cosines", "sines", "result")),
+    sizes = {"HEADS": 8, "HALF": 32, "BLOCK": 128}
+    for kernel, tensors, constants in (
+        (kernels._forward, ("qkv", "cosines", "sines", "mixed", "totals"), sizes | {"QUERIES": 64}),
+        (kernels._backward, ("gradient", "qkv", "cosines", "sines", "mixed", "totals", "result"), sizes | {"KEYS": 64}),
     ):
-        types = {name: "*fp32" if name in ("cosines", "sines") else "*bf16" for name in tensors}
+        types = {name: "*fp32" if name in ("cosines", "sines", "totals") else "*bf16" for name in tensors}
         source = ASTSource(
             fn=kernel, signature=types | {"length": "i32"} | dict.fromkeys(constants, "constexpr"), constexprs=constants
         )
