@@ -170,7 +170,7 @@ def training(case: Training, *, compiled: bool) -> dict[str, Any]:
     tokens = torch.randint(0, case.model.vocab_size, (4 * case.rows, case.model.length)).clamp_min(1)
     tokens[tokens == case.model.mask_id] = 1
     examples = prism.Shuffled(tokens.to(DEVICE))
-    steps = 60 if ON_GPU else 4
+    steps = 120 if ON_GPU else 4
     settings = prism.Optimisation(
         steps, case.rows, lr=1e-4, ema=0.9999, compile=compiled, log_every=max(1, steps // 4), checkpoint_every=steps,
         precision=prism.Precision.BF16 if ON_GPU else prism.Precision.FP32,

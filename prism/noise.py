@@ -68,6 +68,10 @@ class Noise:
     @staticmethod
     def rows(seed: int, count: int, *, first: int = 0, device: torch.device | str = "cpu") -> Noise:
         """Noise for `count` rows; row i is the same whichever batch it stands in, its number being `first + i`."""
+        if torch.device(device).type == "cuda" and _HAS_TRITON:
+            from prism.noise_kernel import keys
+
+            return Noise(keys(_signed(seed % (1 << 64)), first, count, device))
         numbers = torch.arange(first, first + count, device=device)
         return Noise(_absorb(_mix(torch.full_like(numbers, _signed(seed % (1 << 64)))), numbers))
 

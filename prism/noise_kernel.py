@@ -1,5 +1,5 @@
-"""The uniform numbers of `prism.noise` in one kernel: the hash is some forty operations on integers, and one by one they cost
-forty launches. `Noise.uniform` is the reference, to the last bit."""
+"""The numbers of `prism.noise`, keys and uniforms, in a kernel each: the hash is some forty operations on integers, and one by
+one they cost forty launches. `Noise.rows` and `Noise.uniform` on a CPU are the reference, to the last bit."""
 
 from __future__ import annotations
 
@@ -34,6 +34,20 @@ def _uniform(keys, steps, step, uniforms, purpose, length, HAS_STEPS: tl.constex
     tl.store(
         uniforms + row.to(tl.int64) * length + places, (bits.to(tl.float64) + 0.5) * 2.0**-52, mask=places < length
     )
+
+
+@triton.jit(do_not_specialize=["seed", "first", "count"])
+def _keys(keys, seed, first, count, SIZE: tl.constexpr):
+    rows = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    key = _absorb(_mix(seed.to(tl.uint64)), first + rows.to(tl.int64))
+    tl.store(keys + rows, key.to(tl.int64, bitcast=True), mask=rows < count)
+
+
+def keys(seed: int, first: int, count: int, device: torch.device | str) -> Tensor:
+    """Of the rows `first`, `first` + 1, …; `seed` is a signed number of 64 bits."""
+    found = torch.empty(count, dtype=torch.long, device=device)
+    _keys[(triton.cdiv(count, BLOCK),)](found, seed, first, count, SIZE=BLOCK)
+    return found
 
 
 def uniform(keys: Tensor, step: Tensor | int, purpose: int, length: int) -> Tensor:

@@ -100,7 +100,10 @@ def _draw(
     row = tl.program_id(0).to(tl.int64) // PIECES
     logits += row * stride
     uniform = tl.load(uniforms + row)
-    vocabulary = tl.where(uniform >= 0, vocabulary, 0)  # padding: nothing to look at
+    if uniform < 0:  # padding
+        tl.store(tokens + row, 0)
+        tl.store(log_probabilities + row, 0.0)
+        return
     lanes = tl.arange(0, BLOCK)
     nothing = float("-inf")
     begin, end = 0, vocabulary
@@ -228,7 +231,7 @@ def _draw(
     reached = before_lasting + tl.cumsum(weight, 0)
     hit = tl.min(tl.where((reached > wanted) & (weight > 0), lanes, BLOCK), 0)
     last = tl.max(tl.where(weight > 0, lanes, 0), 0)
-    token = tl.where(vocabulary > 0, lasting + tl.minimum(hit, last), 0)
+    token = lasting + tl.minimum(hit, last)
     tl.store(tokens + row, token.to(tl.int64))
     chosen = tl.load(logits + token).to(tl.float32) - top
     tl.store(log_probabilities + row, (chosen.to(tl.float64) - tl.log(normaliser)).to(tl.float32))
@@ -284,12 +287,13 @@ def _launch(
 
 
 def _pieces(logits: Tensor) -> int:
-    """About as many programs as the chip has processors. The interpreter runs one program at a time: none may wait there."""
+    """About as many programs as the chip has processors, if every second row is padding, of which samplers leave plenty. The
+    interpreter runs one program at a time: none may wait there."""
     rows, vocabulary = logits.shape
     if _INTERPRETED or not rows:
         return 1
     blocks = triton.cdiv(vocabulary, _BLOCK)
-    most = max(1, min(_processors(logits.device) // rows, _MOST_PIECES, blocks))
+    most = max(1, min(2 * _processors(logits.device) // rows, _MOST_PIECES, blocks))
     return triton.cdiv(blocks, triton.cdiv(blocks, most))  # no more than have a block
 
 

@@ -4,6 +4,7 @@ computes a part, and the host says which."""
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -23,6 +24,7 @@ from prism.schedule import Schedule
 from prism.state import Hidden, Mask, Prediction, State, Tokens
 
 _ROOM = 4  # times the even pace
+_PATIENCE = 16  # steps between questions whether there is room
 Work = TypeVar("Work", bound=Callable[..., None])
 
 
@@ -43,8 +45,8 @@ class Prepared:
     that is compiled, and the model however it is (`model.compile`).
 
     On a GPU, and in a compiled piece, nothing waits for the device inside a run. So how many tokens a step writes cannot be
-    asked; there is room for several times the even pace, and a run that needs more, which is known two steps late, begins again
-    with more room. `waits` says whether to ask after all; if left out, that is in plain steps on a CPU.
+    asked; there is room for several times the even pace, and a run that needs more, which is found out some steps late, begins
+    again with more room. `waits` says whether to ask after all; if left out, that is in plain steps on a CPU.
     """
 
     def __init__(
@@ -78,7 +80,9 @@ class Prepared:
         plan = Plan.of(state, self.policy, self.steps, self.schedule, self.block)
         asked = _Running(Progress.before(state), plan, noise)
         if self._running is None or _shapes(self._running) != _shapes(asked):
-            self.room = _ROOM * -(-int(plan.lengths.sum()) // self.steps) + len(plan.lengths)
+            expected = _ROOM * -(-int(plan.lengths.sum()) // self.steps)
+            # counts may be random: four standard deviations more
+            self.room = expected + 4 * math.isqrt(expected) + len(plan.lengths)
             self._prepare(asked)
         done = self._run(asked)
         while not bool(done.had_room):
@@ -94,9 +98,9 @@ class Prepared:
         if isinstance(self.model, Keeping):
             return self._run_keeping(self.model.refresh, asked.plan)
         running, in_vain, over = self._running, _Lagging(), _Lagging()
-        for _ in range(asked.plan.longest if bool(asked.plan.lengths.any()) else 0):
+        for step in range(asked.plan.longest if bool(asked.plan.lengths.any()) else 0):
             self._again()
-            if in_vain(~running.progress.had_room):
+            if step % _PATIENCE == 0 and in_vain(~running.progress.had_room):
                 break
             if asked.plan.may_end_early and over(running.plan.finished(running.progress.state)):
                 break
@@ -186,7 +190,7 @@ class _Given:
 
 
 class _Lagging:
-    """Whether something was true two steps ago: what the host may know while the device is kept busy."""
+    """Whether something was true the time before last: what the host may know while the device is kept busy."""
 
     def __init__(self) -> None:
         self.asked: deque[tuple[torch.cuda.Event, Tensor]] = deque()

@@ -81,6 +81,7 @@ def test_a_run_without_room_is_not_done_to_its_end(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(wide, "predict", counted)
     monkeypatch.setattr("prism.sampling.prepared._ROOM", 0)  # a token a row, not enough once three go back
+    monkeypatch.setattr("prism.sampling.prepared._PATIENCE", 4)
     state, noise = start(torch.zeros(4, LENGTH, dtype=torch.long), 0), Noise.rows(0, 4)
     found = Prepared(wide, policy, steps=steps, waits=False)(state, noise)
     assert found.remasks.sum() > 0
