@@ -84,9 +84,8 @@ class Noise:
 
     def uniform(self, purpose: Purpose, length: int) -> Float[Tensor, "b l"]:
         """Float64 uniforms in (0, 1), one per position."""
-        if (
-            self.keys.is_cuda and _HAS_TRITON and not torch.compiler.is_compiling()
-        ):  # which would make it one kernel anyway
+        # a compiler makes it one kernel by itself, together with what reads it
+        if self.keys.is_cuda and _HAS_TRITON and not torch.compiler.is_compiling():
             from prism.noise_kernel import uniform
 
             return uniform(self.keys, self.step, int(purpose), length)

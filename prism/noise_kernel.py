@@ -46,7 +46,8 @@ def _keys(keys, seed, first, count, SIZE: tl.constexpr):
 def keys(seed: int, first: int, count: int, device: torch.device | str) -> Tensor:
     """Of the rows `first`, `first` + 1, …; `seed` is a signed number of 64 bits."""
     found = torch.empty(count, dtype=torch.long, device=device)
-    _keys[(triton.cdiv(count, BLOCK),)](found, seed, first, count, SIZE=BLOCK)
+    with torch.cuda.device_of(found):  # Triton launches on the current device, whatever the tensors'
+        _keys[(triton.cdiv(count, BLOCK),)](found, seed, first, count, SIZE=BLOCK)
     return found
 
 
@@ -55,7 +56,8 @@ def uniform(keys: Tensor, step: Tensor | int, purpose: int, length: int) -> Tens
     uniforms = torch.empty(len(keys), length, dtype=torch.float64, device=keys.device)
     steps, number = (step.contiguous(), 0) if isinstance(step, Tensor) else (keys, step)
     grid = (len(keys), triton.cdiv(length, BLOCK))
-    _uniform[grid](
-        keys.contiguous(), steps, number, uniforms, purpose, length, HAS_STEPS=isinstance(step, Tensor), SIZE=BLOCK
-    )
+    with torch.cuda.device_of(uniforms):  # Triton launches on the current device, whatever the tensors'
+        _uniform[grid](
+            keys.contiguous(), steps, number, uniforms, purpose, length, HAS_STEPS=isinstance(step, Tensor), SIZE=BLOCK
+        )
     return uniforms

@@ -48,9 +48,17 @@ def normalise(
     """log softmax(logits)[token], and the logarithm of what the softmax is divided by."""
     log_probabilities, normalisers = torch.empty((2, len(logits)), dtype=torch.float32, device=logits.device)
     block = min(_BLOCK, triton.next_power_of_2(logits.shape[1]))
-    _normalise[(len(logits),)](
-        logits, tokens, log_probabilities, normalisers, logits.shape[1], logits.stride(0), BLOCK=block, num_warps=_WARPS
-    )
+    with torch.cuda.device_of(logits):  # Triton launches on the current device, whatever the tensors'
+        _normalise[(len(logits),)](
+            logits,
+            tokens,
+            log_probabilities,
+            normalisers,
+            logits.shape[1],
+            logits.stride(0),
+            BLOCK=block,
+            num_warps=_WARPS,
+        )
     return log_probabilities, normalisers
 
 
@@ -63,6 +71,7 @@ def differentiate(
     """Writes over the logits what Σ gradient · log softmax(logits)[token] gives as theirs."""
     block = min(_BLOCK, triton.next_power_of_2(logits.shape[1]))
     grid = len(logits), triton.cdiv(logits.shape[1], block)
-    _differentiate[grid](
-        logits, tokens, normalisers, gradient, logits.shape[1], logits.stride(0), BLOCK=block, num_warps=_WARPS
-    )
+    with torch.cuda.device_of(logits):  # Triton launches on the current device, whatever the tensors'
+        _differentiate[grid](
+            logits, tokens, normalisers, gradient, logits.shape[1], logits.stride(0), BLOCK=block, num_warps=_WARPS
+        )

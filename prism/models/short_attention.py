@@ -169,7 +169,8 @@ def _short_attention(qkv: Tensor, cosines: Tensor, sines: Tensor, heads: int) ->
     totals = torch.empty(b, heads, length, device=qkv.device)
     sizes = {"HEADS": heads, "HALF": d // heads // 2, "BLOCK": _block(length), "QUERIES": min(64, _block(length))}
     tables = cosines.contiguous(), sines.contiguous()
-    _forward[(b * heads,)](qkv, *tables, mixed, totals, length, **sizes, num_warps=4, num_stages=1, maxnreg=128)
+    with torch.cuda.device_of(qkv):  # Triton launches on the current device, whatever the tensors'
+        _forward[(b * heads,)](qkv, *tables, mixed, totals, length, **sizes, num_warps=4, num_stages=1, maxnreg=128)
     return mixed, totals
 
 
@@ -181,7 +182,8 @@ def _short_attention_backward(
     gradient, qkv, result = gradient.contiguous(), qkv.contiguous(), qkv.new_empty(b, length, 3 * d)
     sizes = {"HEADS": heads, "HALF": d // heads // 2, "BLOCK": _block(length), "KEYS": min(64, _block(length))}
     inputs = gradient, qkv, cosines.contiguous(), sines.contiguous(), mixed.contiguous(), totals
-    _backward[(b * heads,)](*inputs, result, length, **sizes, num_warps=8, num_stages=1, maxnreg=128)
+    with torch.cuda.device_of(qkv):  # Triton launches on the current device, whatever the tensors'
+        _backward[(b * heads,)](*inputs, result, length, **sizes, num_warps=8, num_stages=1, maxnreg=128)
     return result
 
 

@@ -261,28 +261,29 @@ def _launch(
         slots = torch.empty(rows, 2, _TOLD.value, pieces, dtype=torch.float64, device=logits.device)
     if rows:
         assert logits.stride(1) == 1
-        _draw[(rows * pieces,)](
-            logits,
-            uniforms,
-            tokens,
-            log_probabilities,
-            arrivals,
-            slots,
-            vocabulary,
-            _readable(logits),
-            logits.stride(0),
-            1 / temperature,
-            NUCLEUS=nucleus,
-            KEEP_CROSSING=keep_crossing,
-            REACH=math.log(vocabulary / max(1 - nucleus, 1e-300)) + 1,
-            QUANTILE=-NormalDist().inv_cdf(nucleus) if nucleus < 1 else 0.0,
-            WARM=temperature != 1,
-            BLOCK=_BLOCK,
-            PIECES=pieces,
-            LANES=triton.next_power_of_2(pieces),
-            INTERPRETED=_INTERPRETED,
-            num_warps=_WARPS,
-        )
+        with torch.cuda.device_of(logits):  # Triton launches on the current device, whatever the tensors'
+            _draw[(rows * pieces,)](
+                logits,
+                uniforms,
+                tokens,
+                log_probabilities,
+                arrivals,
+                slots,
+                vocabulary,
+                _readable(logits),
+                logits.stride(0),
+                1 / temperature,
+                NUCLEUS=nucleus,
+                KEEP_CROSSING=keep_crossing,
+                REACH=math.log(vocabulary / max(1 - nucleus, 1e-300)) + 1,
+                QUANTILE=-NormalDist().inv_cdf(nucleus) if nucleus < 1 else 0.0,
+                WARM=temperature != 1,
+                BLOCK=_BLOCK,
+                PIECES=pieces,
+                LANES=triton.next_power_of_2(pieces),
+                INTERPRETED=_INTERPRETED,
+                num_warps=_WARPS,
+            )
     return tokens, log_probabilities
 
 
