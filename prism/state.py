@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from prism.vocabulary import LOGITS_AT_ONCE, log_probability_through
@@ -198,9 +199,26 @@ class Reading:
     def spread(self, values: Shaped[Tensor, " n"], fill: float | int) -> Shaped[Tensor, "b l"]:
         """Values of the positions that were read, laid out over the batch; `fill` outside `where`."""
         if self.index is not None:
-            end = self.where.numel()
-            values = values.new_zeros(end + 1).index_copy(0, self.index, values)[:end]
+            values = _laid_out(values, self.where)
         return values.view(self.where.shape).masked_fill(~self.where, fill)
+
+
+def _first_places(where: Mask, most: int) -> Int[Tensor, " n"]:
+    """The first `most` positions of `where` in the flattened batch, then its end: `nonzero_static`, in operations that become
+    part of a compiled step's kernels instead of five kernels of their own."""
+    return torch.searchsorted(_counted(where), torch.arange(1, most + 1, dtype=torch.int32, device=where.device))
+
+
+def _laid_out(values: Shaped[Tensor, " n"], where: Mask) -> Shaped[Tensor, " m"]:
+    """Values of the positions of `where`, in order, over the flattened batch; anything elsewhere."""
+    if not len(values):
+        return F.pad(values, (0, where.numel()))  # zeros that know where they come from
+    return values.index_select(0, (_counted(where) - 1).clamp(0, len(values) - 1))
+
+
+def _counted(where: Mask) -> Int[Tensor, " m"]:
+    """How many positions of `where` there are up to each, which included."""
+    return where.flatten().cumsum(0, dtype=torch.int32)
 
 
 def log_probability(logits: Float[Tensor, "n v"], tokens: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
@@ -263,7 +281,7 @@ class Prediction:
             return self._reading(where, None)
         if most is None:
             return self._reading(where, where.flatten().nonzero()[:, 0])
-        return self._reading(where, torch.nonzero_static(where.flatten(), size=most, fill_value=where.numel())[:, 0])
+        return self._reading(where, _first_places(where, most))
 
     @property
     def is_small(self) -> bool:
@@ -321,10 +339,9 @@ class Prediction:
         if most is None or most >= where.numel():
             return self.quality_logits
         if self._quality_of is not None:
-            end = where.numel()
-            index = torch.nonzero_static(where.flatten(), size=most, fill_value=end)[:, 0]
-            found = self._quality_of(self.hidden.flatten(0, 1).index_select(0, index.clamp_max(end - 1)))
-            return found.new_zeros(end + 1).index_copy(0, index, found)[:end].view(where.shape)
+            index = _first_places(where, most).clamp_max(where.numel() - 1)
+            found = self._quality_of(self.hidden.flatten(0, 1).index_select(0, index))
+            return _laid_out(found, where).view(where.shape)
         if self._quality_in_rows is not None:
             places = where.byte().topk(most // len(where), dim=1).indices
             found = self._quality_in_rows(places)
