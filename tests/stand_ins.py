@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -95,6 +96,9 @@ class Scored(nn.Module):
 
     def predict(self, tokens: Tensor, attend: Tensor | None = None) -> Prediction:
         return with_quality(self.backbone, tokens, attend, lambda hidden: self.head(hidden)[..., 0])
+
+    def settled(self) -> AbstractContextManager[list[Tensor]]:
+        return self.backbone.settled()
 
 
 def with_quality(backbone: Backbone, tokens: Tensor, attend: Tensor | None, head: Any) -> Prediction:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
@@ -121,6 +122,10 @@ class PrismModel(nn.Module):
 
     def forward(self, tokens: Tokens, attend: Mask | None = None) -> Prediction:
         return self.predict(tokens, attend)
+
+    def settled(self) -> AbstractContextManager[list[Tensor]]:
+        """See `Backbone.settled`."""
+        return self.backbone.settled()
 
     def trainable(self) -> dict[str, list[nn.Parameter]]:
         """The parameters that learn, for optimiser groups: "backbone", "lora" and "head", any of them empty."""

@@ -5,6 +5,8 @@ sampler and the losses never learn which model they drive.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
@@ -122,6 +124,12 @@ class Backbone(nn.Module, ABC):
     def prediction(self, hidden: Hidden, attend: Mask | None = None) -> Prediction:
         """What the hidden states of a forward pass amount to."""
         return prediction_of(self, hidden)
+
+    @contextmanager
+    def settled(self) -> Iterator[list[Tensor]]:
+        """Inside, weights that are made of others are made once and not at every forward pass: the given ones, which gather the
+        gradients of any number of backward passes; at the end these travel on, to what they are made of."""
+        yield []
 
     def matrices(self) -> dict[Tensor, int]:
         """The weights `Muon` may train, each with the number of matrices stacked in it: the linear layers of the blocks."""

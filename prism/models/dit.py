@@ -8,8 +8,12 @@ learned constant.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import chain, repeat
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -86,6 +90,7 @@ class DiT(Backbone):
         self.rotary = Rotary(d // config.heads)
         self.blocks = nn.ModuleList(DiTBlock(d, config.heads, c, config.dropout) for _ in range(config.blocks))
         self.output_layer = FinalLayer(d, config.vocab_size, c)
+        self._settled: list[Folded] | None = None
 
     def forward(self, tokens: Tokens, attend: Mask | None = None, cache: Cache | None = None) -> Hidden:
         if cache is not None:
@@ -95,9 +100,38 @@ class DiT(Backbone):
             x = x + self._positions(tokens.shape[1])
         condition = F.silu(self.sigma_map(self._noise_level(tokens, attend)))
         rotation = self.rotary(tokens.shape[1])
-        for block in self.blocks:
-            x = block(x, condition, rotation, attend)
+        for block, weights in zip(self.blocks, self._settled or repeat(None, len(self.blocks)), strict=True):
+            x = block(x, condition, rotation, attend, weights)
         return self.output_layer.features(x, condition)
+
+    @contextmanager
+    def settled(self) -> Iterator[list[Tensor]]:
+        if self.config.time_conditioning or not all(block.is_plain for block in self._dit_blocks):
+            yield []
+            return
+        # compiled as the forward pass is
+        fold = self._folded if self._compiled_call_impl is None else torch.compile(self._folded, dynamic=False)
+        made = fold()
+        self._settled = [
+            Folded(*(weight.detach().requires_grad_(weight.requires_grad) for weight in one)) for one in made
+        ]
+        leaves = [weight for one in self._settled for weight in one]
+        try:
+            yield leaves
+        finally:
+            self._settled = None
+        learned = [weight for weight, leaf in zip(chain(*made), leaves, strict=True) if leaf.grad is not None]
+        if learned:
+            torch.autograd.backward(learned, [leaf.grad for leaf in leaves if leaf.grad is not None])
+        leaves.clear()
+
+    def _folded(self) -> list[Folded]:
+        condition = F.silu(self.sigma_map(torch.zeros(1, device=self.device)))
+        return [block.folded(condition) for block in self._dit_blocks]
+
+    @property
+    def _dit_blocks(self) -> list[DiTBlock]:
+        return [cast(DiTBlock, block) for block in self.blocks]
 
     def unembed(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
         return self.output_layer.linear(hidden)
@@ -168,17 +202,21 @@ class ModulatedNorm(nn.Module):
             return F.layer_norm(x, x.shape[-1:], scale[0, 0], shift[0, 0])
         return F.layer_norm(x, x.shape[-1:]) * scale + shift
 
-    def into(
-        self, linear: nn.Module, x: Float[Tensor, "b l d"], shift: Float[Tensor, "n 1 d"], scale: Float[Tensor, "n 1 d"]
-    ) -> Float[Tensor, "b l e"]:
-        """`linear` of the modulated norm. One condition for the whole batch is moved into the weights, where it costs nothing:
-        W·(LN(x)·s + t) + b = (W·s)·LN(x) + (W·t + b)."""
-        if len(scale) > 1 or type(linear) is not nn.Linear:  # a linear layer with LoRA is more than its weight
-            return linear(self(x, shift, scale))
-        scale, shift = (self.weight * (1 + scale[0, 0])).to(linear.weight), shift[0, 0].to(linear.weight)
-        bias = linear.weight @ shift
-        bias = bias if linear.bias is None else bias + linear.bias
-        return F.linear(standardised(x), linear.weight * scale, bias)
+
+class Folded(NamedTuple):
+    """The weights of a block with one condition for the whole batch worked in, where adaLN's scale s, shift t and gate g cost
+    nothing:
+
+        W·(LN(x)·s + t) + b = (W·s)·LN(x) + (W·t + b),    g·(W·x + b) = (g·W)·x + g·b
+    """
+
+    qkv: Float[Tensor, "d3 d"]
+    qkv_bias: Float[Tensor, " d3"]
+    out: Float[Tensor, "d d"]
+    up: Float[Tensor, "d4 d"]
+    up_bias: Float[Tensor, " d4"]
+    down: Float[Tensor, "d d4"]
+    down_bias: Float[Tensor, " d"]
 
 
 class DiTBlock(nn.Module):
@@ -199,43 +237,64 @@ class DiTBlock(nn.Module):
         condition: Float[Tensor, "n c"],
         rotation: Rotation,
         attend: Bool[Tensor, "b l"] | None,
+        weights: Folded | None = None,
     ) -> Float[Tensor, "b l d"]:
-        shift1, scale1, gate1, shift2, scale2, gate2 = self.adaLN_modulation(condition)[:, None].chunk(6, dim=-1)
-        mixed = attention(self.norm1.into(self.attn_qkv, x, shift1, scale1), self.heads, rotation, attend)
-        x = x + self.dropout(gated(self.attn_out, mixed, gate1))
-        return self._after_attention(x, shift2, scale2, gate2)
+        """`weights` are `folded(condition)`, if they are known."""
+        if weights is None and (len(condition) > 1 or not self.is_plain):
+            shift1, scale1, gate1, shift2, scale2, gate2 = self.adaLN_modulation(condition)[:, None].chunk(6, dim=-1)
+            mixed = attention(self.attn_qkv(self.norm1(x, shift1, scale1)), self.heads, rotation, attend)
+            x = x + self.dropout(gate1 * self.attn_out(mixed))
+            return x + self.dropout(gate2 * self.mlp(self.norm2(x, shift2, scale2)))
+        weights = weights or self.folded(condition)
+        mixed = attention(F.linear(standardised(x), weights.qkv, weights.qkv_bias), self.heads, rotation, attend)
+        return self._after_attention(x, mixed, weights)
 
     def at(
         self,
         places: Places,
         x: Float[Tensor, "b l d"],
-        condition: Float[Tensor, "n c"],
+        condition: Float[Tensor, "1 c"],
         rotation: Rotation,
         attend: Bool[Tensor, "b l"] | None,
     ) -> Float[Tensor, "b m d"]:
         """The same at a few `places` of every row: only keys and values are made of all others."""
-        shift1, scale1, gate1, shift2, scale2, gate2 = self.adaLN_modulation(condition)[:, None].chunk(6, dim=-1)
-        normed, size = self.norm1(x, shift1, scale1), x.shape[-1] // self.heads
-        weight, d = self.attn_qkv.weight, x.shape[-1]
-        q = F.linear(gathered(normed, places), weight[:d]).unflatten(-1, (self.heads, size))
-        k, v = F.linear(normed, weight[d:]).unflatten(-1, (2, self.heads, size)).unbind(2)
+        weights, d, size = self.folded(condition), x.shape[-1], x.shape[-1] // self.heads
+        normed = standardised(x)
+        q = F.linear(gathered(normed, places), weights.qkv[:d], weights.qkv_bias[:d]).unflatten(-1, (self.heads, size))
+        k, v = F.linear(normed, weights.qkv[d:], weights.qkv_bias[d:]).unflatten(-1, (2, self.heads, size)).unbind(2)
         q = rotate(q, tuple(part[places][:, :, None] for part in rotation))
         k = rotate(k, tuple(part[:, None] for part in rotation))
         visible = None if attend is None else attend[:, None, None, :]
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
-        x = gathered(x, places) + self.dropout(gated(self.attn_out, mixed.transpose(1, 2).flatten(2), gate1))
-        return self._after_attention(x, shift2, scale2, gate2)
+        return self._after_attention(gathered(x, places), mixed.transpose(1, 2).flatten(2), weights)
 
     def _after_attention(
-        self,
-        x: Float[Tensor, "b l d"],
-        shift: Float[Tensor, "n 1 d"],
-        scale: Float[Tensor, "n 1 d"],
-        gate: Float[Tensor, "n 1 d"],
+        self, x: Float[Tensor, "b l d"], mixed: Float[Tensor, "b l d"], weights: Folded
     ) -> Float[Tensor, "b l d"]:
-        up, activation, down = self.mlp
-        return x + self.dropout(gated(down, activation(self.norm2.into(up, x, shift, scale)), gate))
+        x = x + self.dropout(F.linear(mixed, weights.out))
+        wide = self.mlp[1](F.linear(standardised(x), weights.up, weights.up_bias))
+        return x + self.dropout(F.linear(wide, weights.down, weights.down_bias))
+
+    @property
+    def is_plain(self) -> bool:
+        """A linear layer with LoRA is more than its weight."""
+        return all(type(layer) is nn.Linear for layer in (self.attn_qkv, self.attn_out, self.mlp[0], self.mlp[2]))
+
+    def folded(self, condition: Float[Tensor, "1 c"]) -> Folded:
+        shift1, scale1, gate1, shift2, scale2, gate2 = (
+            self.adaLN_modulation(condition)[0].to(self.norm1.weight).chunk(6)
+        )
+        up, down = cast(nn.Linear, self.mlp[0]), cast(nn.Linear, self.mlp[2])
+        return Folded(
+            qkv=self.attn_qkv.weight * (self.norm1.weight * (1 + scale1)),
+            qkv_bias=(self.attn_qkv.weight @ shift1).to(self.attn_qkv.weight),
+            out=self.attn_out.weight * gate1[:, None],
+            up=up.weight * (self.norm2.weight * (1 + scale2)),
+            up_bias=up.weight @ shift2 + up.bias,
+            down=down.weight * gate2[:, None],
+            down_bias=down.bias * gate2,
+        )
 
 
 def gathered(x: Float[Tensor, "b l d"], places: Places) -> Float[Tensor, "b m d"]:
@@ -257,14 +316,6 @@ def attention(
     q, k, v = (part.transpose(1, 2) for part in (*turned.unbind(2), qkv[:, :, 2]))
     mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=None if attend is None else attend[:, None, None, :])
     return mixed.transpose(1, 2).reshape(b, length, d)
-
-
-def gated(linear: nn.Module, x: Float[Tensor, "b l e"], gate: Float[Tensor, "n 1 d"]) -> Float[Tensor, "b l d"]:
-    """gate·linear(x), the gate moved into the weights where there is one for the whole batch."""
-    if len(gate) > 1 or type(linear) is not nn.Linear:
-        return gate * linear(x)
-    gate = gate[0, 0].to(linear.weight)
-    return F.linear(x, linear.weight * gate[:, None], None if linear.bias is None else linear.bias * gate)
 
 
 class FinalLayer(nn.Module):

@@ -1,11 +1,8 @@
 """A model as it is sampled from: weights cast once, and the DiT's constant condition worked into them.
 
 Without time conditioning adaLN's scale, shift and gate are the same numbers at every step of every run (PRISM and MDLM), so
-they belong into the weights they stand beside:
-
-    W·(LN(x)·s + t) + b = (W·s)·LN(x) + (W·t + b),    g·(W·x + b) = (g·W)·x + g·b
-
-The residual stream and the norms stay in float32, as under autocast in training.
+they belong into the weights they stand beside (`Folded`). The residual stream and the norms stay in float32, as under
+autocast in training.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from torch.nn import functional as F
 
 from prism.models.attach import PrismModel, attach
 from prism.models.backbone import Backbone, Cache
-from prism.models.dit import DiT, DiTBlock, ModulatedNorm, Places, Rotation, attention, gathered
+from prism.models.dit import DiT, DiTBlock, Places, Rotation, attention, gathered
 from prism.models.fused import FusedLlama, can_be_fused
 from prism.models.heads import BlockHead, QualityHead
 from prism.models.llama import Llama
@@ -106,13 +103,12 @@ class FoldedDiT(Backbone):
 class _FoldedBlock(nn.Module):
     def __init__(self, block: DiTBlock, condition: Float[Tensor, "1 c"], dtype: torch.dtype) -> None:
         super().__init__()
-        shift1, scale1, gate1, shift2, scale2, gate2 = block.adaLN_modulation(condition)[0].chunk(6)
-        up, down = cast(nn.Linear, block.mlp[0]), cast(nn.Linear, block.mlp[2])
+        weights = block.folded(condition)
         self.heads = block.heads
-        self.qkv = _after(block.norm1, block.attn_qkv, shift1, scale1, dtype)
-        self.out = _linear(gate1[:, None] * block.attn_out.weight, None, dtype)
-        self.up = _after(block.norm2, up, shift2, scale2, dtype)
-        self.down = _linear(gate2[:, None] * down.weight, gate2 * down.bias, dtype)
+        self.qkv = _linear(weights.qkv, weights.qkv_bias, dtype)
+        self.out = _linear(weights.out, None, dtype)
+        self.up = _linear(weights.up, weights.up_bias, dtype)
+        self.down = _linear(weights.down, weights.down_bias, dtype)
 
     def forward(self, x: Float[Tensor, "b l d"], rotation: Rotation, attend: Mask | None) -> Float[Tensor, "b l d"]:
         x = x + self.out(attention(self.qkv(self._norm(x)), self.heads, rotation, attend))
@@ -149,13 +145,6 @@ def gelu_of(linear: nn.Linear, x: Float[Tensor, "b l d"]) -> Float[Tensor, "b l 
     if x.device.type == "cpu" and x.dtype == torch.float32 and torch.backends.mkldnn.is_available():
         return torch.ops.mkldnn._linear_pointwise(x, linear.weight, linear.bias, "gelu", [], "tanh")
     return F.gelu(linear(x), approximate="tanh")
-
-
-def _after(norm: ModulatedNorm, linear: nn.Linear, shift: Tensor, scale: Tensor, dtype: torch.dtype) -> nn.Linear:
-    """`linear` of the modulated norm, to be given the plain one."""
-    bias = linear.weight @ shift
-    bias = bias if linear.bias is None else bias + linear.bias
-    return _linear(linear.weight * (norm.weight * (1 + scale)), bias, dtype)
 
 
 def _linear(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> nn.Linear:

@@ -51,7 +51,8 @@ class Recorded:
 
     def _backward(self, total: Float[Tensor, ""]) -> None:
         """Gradients of an earlier turn are added in one operation, and not weight by weight."""
-        before = [(weight, weight.grad) for weight in self.weights if weight.grad is not None]
+        learn = (*self.weights, *self.objective.settled)
+        before = [(weight, weight.grad) for weight in learn if weight.grad is not None]
         for weight, _ in before:
             weight.grad = None
         total.backward()

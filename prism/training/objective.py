@@ -23,6 +23,8 @@ class Objective(nn.Module):
     def __init__(self, model: Any, loss: TrainingLoss, precision: Precision) -> None:
         super().__init__()
         self.model, self.loss, self.precision = model, loss, precision
+        self.settled: list[Tensor] = []
+        """While it learns: what gathers gradients beside the parameters (`Backbone.settled`)."""
 
     def forward(self, batch: Batch, noise: Noise) -> tuple[Float[Tensor, ""], dict[str, Float[Tensor, ""]]]:
         with self._autocast(batch.tokens.device):
@@ -35,13 +37,16 @@ class Objective(nn.Module):
         """The same and the way back, after every turn of the loss: memory for one of them is enough."""
         turns = self.loss.turns(self.model, batch, self.model.facts.mask_id, noise)
         total, parts = torch.zeros((), device=batch.tokens.device), dict[str, Float[Tensor, ""]]()
-        while True:
+        with ExitStack() as stack:
             with self._autocast(batch.tokens.device):
-                turn = next(turns, None)
-            if turn is None:
-                return total, parts
-            backward(turn.total)
-            total, parts = total + turn.total.detach(), parts | turn.parts
+                self.settled = stack.enter_context(self.model.settled())
+            while True:
+                with self._autocast(batch.tokens.device):
+                    turn = next(turns, None)
+                if turn is None:
+                    return total, parts
+                backward(turn.total)
+                total, parts = total + turn.total.detach(), parts | turn.parts
 
     def _autocast(self, device: torch.device) -> torch.autocast:
         return torch.autocast(device.type, torch.bfloat16, enabled=self.precision is Precision.BF16)

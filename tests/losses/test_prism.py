@@ -3,6 +3,8 @@ from __future__ import annotations
 import copy
 import math
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -301,11 +303,17 @@ def test_turns_add_up_to_the_loss(loss: TrainingLoss) -> None:
 
 
 def test_the_way_back_of_a_turn_lets_its_memory_go() -> None:
-    """Nothing that the first pass keeps for it is alive in the second."""
+    """Nothing that the first pass keeps for it is alive in the second; weights made of others serve both."""
     kept: list[weakref.ref[Tensor]] = []
     alive: list[int] = []
 
     class Watched(Scored):
+        @contextmanager
+        def settled(self) -> Iterator[list[Tensor]]:
+            with super().settled() as made:
+                kept.clear()
+                yield made
+
         def predict(self, tokens: Tensor, attend: Tensor | None = None) -> Prediction:
             alive.append(sum(ref() is not None for ref in kept))
             return super().predict(tokens, attend)

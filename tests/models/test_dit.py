@@ -143,3 +143,31 @@ def test_it_keeps_no_cache():
 
     with pytest.raises(ValueError, match="cache=None"):
         dit()(tokens(), None, Cache())
+
+
+@pytest.mark.parametrize("time_conditioning", [False, True])
+@pytest.mark.parametrize("learns", [True, False])
+def test_settled_weights_learn_the_same(time_conditioning, learns):
+    """Two passes, each with its way back at once; with a condition that follows the time, or nothing to learn, they are just
+    passes. Afterwards the weights are made anew."""
+    model = dit(time_conditioning=time_conditioning).double().requires_grad_(learns)
+    model.vocab_embed.requires_grad_()
+    first, second = tokens(3, 6), tokens(2, 6)
+
+    def loss(x: Tensor) -> Tensor:
+        return model(x).square().sum()
+
+    (loss(first) + loss(second)).backward()
+    expected = {name: weight.grad for name, weight in model.named_parameters()}
+    model.zero_grad(set_to_none=True)
+    with model.settled() as made:
+        assert bool(made) is not time_conditioning
+        loss(first).backward()
+        loss(second).backward()
+    assert not made
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(weight.grad, expected[name])
+    before = loss(first)
+    with torch.no_grad():
+        model.blocks[0].attn_out.weight.mul_(2)
+    assert not torch.equal(loss(first), before)
