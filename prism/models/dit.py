@@ -126,8 +126,11 @@ class DiT(Backbone):
         leaves.clear()
 
     def _folded(self) -> list[Folded]:
+        """In the precision in which they are multiplied: their gradients come in it as well."""
+        weight, kind = next(self.parameters()), self.device.type
+        precision = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
         condition = F.silu(self.sigma_map(torch.zeros(1, device=self.device)))
-        return [block.folded(condition) for block in self._dit_blocks]
+        return [Folded(*(weight.to(precision) for weight in block.folded(condition))) for block in self._dit_blocks]
 
     @property
     def _dit_blocks(self) -> list[DiTBlock]:

@@ -17,9 +17,9 @@ from torch.nn import functional as F
 
 from prism.models.attach import PrismModel, attach
 from prism.models.backbone import Backbone, Cache
-from prism.models.dit import DiT, DiTBlock, Places, Rotation, attention, gathered
+from prism.models.dit import DiT, DiTBlock, FinalLayer, Places, Rotation, attention, gathered
 from prism.models.fused import FusedLlama, can_be_fused
-from prism.models.heads import BlockHead, QualityHead
+from prism.models.heads import BlockHead, FinalLayerHead, QualityHead
 from prism.models.llama import Llama
 from prism.state import SMALL_VOCABULARY, Hidden, Mask, Tokens
 
@@ -52,6 +52,8 @@ def for_sampling(model: Model, dtype: torch.dtype) -> Model:
         judged.quality_head.load_state_dict(model.quality_head.state_dict())
         if isinstance(judged.quality_head, BlockHead):
             judged.quality_head = FoldedBlockHead(judged.quality_head, dtype)
+        elif isinstance(judged.quality_head, FinalLayerHead):
+            judged.quality_head = FoldedFinalLayerHead(judged.quality_head)
         return judged.eval()
     if _folds(model):
         return FoldedDiT(model, dtype).eval()
@@ -118,22 +120,44 @@ class _FoldedBlock(nn.Module):
         return F.layer_norm(x, x.shape[-1:]).to(self.qkv.weight.dtype)
 
 
+class FoldedFinalLayerHead(QualityHead):
+    looks_around = False
+
+    def __init__(self, head: FinalLayerHead) -> None:
+        super().__init__()
+        self.score = _FoldedScore(head.output_layer, head.condition)
+
+    def forward(self, hidden: Hidden, attend: Mask | None = None, places: Places | None = None) -> Float[Tensor, "b m"]:
+        return self.score(hidden if places is None else gathered(hidden, places))
+
+
 class FoldedBlockHead(QualityHead):
-    """The block as one of the backbone's, the score in float32."""
+    """The block as one of the backbone's."""
 
     def __init__(self, head: BlockHead, dtype: torch.dtype) -> None:
         super().__init__()
-        last = head.output_layer
-        shift, scale = last.adaLN_modulation(head.condition)[0].chunk(2)
-        self.norm_scale, self.norm_shift = _kept((last.norm_final.weight * (1 + scale)).float()), _kept(shift.float())
         self.rotary = deepcopy(head.rotary)
         self.block = _FoldedBlock(head.block, head.condition, dtype)
-        self.score = _linear(last.linear.weight, last.linear.bias, torch.float32)
+        self.score = _FoldedScore(head.output_layer, head.condition)
 
     def forward(self, hidden: Hidden, attend: Mask | None = None, places: Places | None = None) -> Float[Tensor, "b m"]:
         mixed = self.block(hidden, self.rotary(hidden.shape[1]), attend)
-        mixed = mixed if places is None else gathered(mixed, places)
-        return self.score(F.layer_norm(mixed, mixed.shape[-1:], self.norm_scale, self.norm_shift))[..., 0]
+        return self.score(mixed if places is None else gathered(mixed, places))
+
+
+class _FoldedScore(nn.Module):
+    """A final layer with one output, in float32: w·(LN(x)·s + t) + b = (w·s)·LN(x) + (w·t + b)."""
+
+    def __init__(self, last: FinalLayer, condition: Float[Tensor, "1 c"]) -> None:
+        super().__init__()
+        shift, scale = last.adaLN_modulation(condition)[0].float().chunk(2)
+        weight = last.linear.weight[0].float()
+        self.weight = _kept(weight * last.norm_final.weight * (1 + scale))
+        self.bias = _kept(weight @ shift + last.linear.bias[0])
+
+    def forward(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n"]:
+        normed = F.layer_norm(x.float(), x.shape[-1:])
+        return (normed.flatten(0, -2).mv(self.weight) + self.bias).view(x.shape[:-1])  # compiled, one kernel
 
 
 def gelu_of(linear: nn.Linear, x: Float[Tensor, "b l d"]) -> Float[Tensor, "b l e"]:
