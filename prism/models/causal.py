@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from os import PathLike
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from prism.models.llama import Attention, Layer, Llama, LlamaConfig
 from prism.noise import Noise, Purpose
 from prism.recording import record
 from prism.state import Mask, Reading, Tokens
+
+_LOOKING_BACK = 64
 
 
 class Causal:
@@ -50,19 +53,20 @@ class Causal:
     def writing(
         self, noises: Iterator[Noise], length: int, draw: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
     ) -> Iterator[tuple[Tokens, Float[Tensor, "b k"]]]:
-        """Batch after batch of equal size. On a GPU a position's whole work is recorded once and replayed."""
-        again: Callable[[], None] | None = None
+        """Batch after batch of equal size. On a GPU a position's whole work is recorded and replayed: once for every so many
+        positions, since most of it is looking back, and the first have little to look back at."""
+        page: _Page | None = None
         for noise in noises:
-            if again is None:
+            if page is None:
                 page = _Page(self.llama, noise, length, self.start)
-
-                def work(page: _Page = page) -> None:
-                    page.turn(draw)
-
-                again = record(work) if page.keys.is_cuda else work
+                turns = [
+                    partial(page.turn, draw, min(first + _LOOKING_BACK, length))
+                    for first in range(0, length, _LOOKING_BACK)
+                ]
+                again = [record(turn) if page.keys.is_cuda else turn for turn in turns]
             page.clear(noise)
-            for _ in range(length - 1):
-                again()
+            for position in range(length - 1):
+                again[position // _LOOKING_BACK]()
             yield page.tokens.clone(), page.logs.clone()
 
 
@@ -84,12 +88,12 @@ class _Page:
         self.position.zero_()
         self.tokens.fill_(self.start)
 
-    def turn(self, draw: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
-        """The token after `position`."""
+    def turn(self, draw: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], end: int) -> None:
+        """The token after `position`, which lies before `end`."""
         x = self.llama.embed_tokens(self.tokens.index_select(1, self.position))
         rotation = tuple(part.index_select(0, self.position) for part in self.rotation)
-        visible = torch.arange(self.tokens.shape[1], device=x.device) <= self.position
-        for layer, (keys, values) in zip(self.llama.layers, self.past, strict=True):
+        visible = torch.arange(end, device=x.device) <= self.position
+        for layer, (keys, values) in zip(self.llama.layers, self.past[..., :end, :], strict=True):
             assert isinstance(layer, Layer)
             x = x + self._attend(layer.self_attn, layer.input_layernorm(x), rotation, keys, values, visible)
             x = x + layer.mlp(layer.post_attention_layernorm(x))

@@ -10,6 +10,7 @@ from scipy import stats
 from stand_ins import tiny_truth
 from torch import Tensor
 
+from prism.models import causal
 from prism.models.causal import load_llama2c
 from prism.models.folder import ModelError
 from prism.models.llama import Llama
@@ -17,7 +18,10 @@ from prism.noise import Noise
 from prism.sampling.draw import Draw
 
 
-def test_what_it_writes_has_the_likelihood_it_says() -> None:
+@pytest.mark.parametrize("at_once", [64, 11, 5, 1])
+def test_what_it_writes_has_the_likelihood_it_says(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many positions look back equally far."""
+    monkeypatch.setattr(causal, "_LOOKING_BACK", at_once)
     truth = tiny_truth(20)
     tokens, logs = truth.write(Noise.rows(3, 6), 12, Draw())
     assert (tokens[:, 0] == 1).all()
