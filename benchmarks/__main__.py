@@ -71,6 +71,7 @@ def small(case: Any) -> Any:
     """The same work in miniature: for a CPU, and for the tests."""
     vocabulary = min(case.model.vocab_size, 8_000)
     length = case.model.length if getattr(case, "puzzles", False) else 64
+    case = replace(case, name=f"{case.name} (in miniature)")
     model = replace(
         case.model, vocab_size=vocabulary, mask_id=min(case.model.mask_id, vocabulary - 1), length=length,
         hidden_size=64, blocks=2, heads=2,
@@ -251,7 +252,9 @@ def main() -> None:
         default="sampling,training,growth",
         help="parts to measure, separated by commas; or llada, alone: an 8B model with random weights (20 GB of disk)",
     )
-    parser.add_argument("--case", default="", help="only cases whose name contains this")
+    parser.add_argument(
+        "--case", default="", help="only cases whose name contains this; not the growth, which has none"
+    )
     parser.add_argument("--small", action="store_true", help="in miniature: minutes on a CPU")
     parser.add_argument(
         "--compile", action=argparse.BooleanOptionalAction, default=ON_GPU, help="compile our steps (GPU)"
@@ -265,6 +268,14 @@ def main() -> None:
         parser.error(f"--only {','.join(sorted(unknown))}: choose among sampling, training, growth, llada.")
     if "llada" in parts and parts != ["llada"]:
         parser.error("--only llada: it needs the whole GPU and has a folder of its own; measure it alone.")
+    measured: list[tuple[str, Any, Callable[..., dict[str, Any]]]] = [
+        *(("sampling", case, sampling) for case in SAMPLING if "sampling" in parts),
+        *(("training", case, training) for case in TRAINING if "training" in parts),
+    ]
+    chosen = [one for one in measured if options.case in one[1].name]
+    if options.case and not chosen:
+        names = "; ".join(case.name for _, case, _ in measured)
+        parser.error(f"--case {options.case!r} is in no name: {names or 'there are no cases in ' + options.only}.")
     if options.compile and not ON_GPU:
         parser.error("--compile needs a GPU; leave it out.")
     clock = Stopwatch()
@@ -275,16 +286,20 @@ def main() -> None:
             print(f"{clock.seconds:.0f} s: {', '.join(found)}", flush=True)
         print(f"wrote {write_llada_report(options.output)}")
         return
-    shrink = small if options.small else lambda case: case
-    for part, cases, measure in (("sampling", SAMPLING, sampling), ("training", TRAINING, training)):
-        chosen = [shrink(case) for case in cases if options.case in case.name] if part in parts else []
-        for case in chosen:
-            torch.compiler.reset()
-            found = measure(case, compiled=options.compile)
-            name = f"{part}_{case.name}".lower().replace(",", "").replace(" ", "_")
-            write_json(options.output / f"{name}.json", found | {"record": _about(clock, options)})
-            print(name, {key: round(value, 3) for key, value in found["milliseconds_per_step"].items()}, flush=True)
-    if "growth" in parts:
+    if not ON_GPU and not options.small:
+        print(
+            "There is no GPU here, and the models are of full size: this takes hours; --small takes minutes.",
+            flush=True,
+        )
+    for part, case, measure in chosen:
+        print(f"{clock.seconds:.0f} s: {part}, {case.name}", flush=True)
+        torch.compiler.reset()
+        found = measure(small(case) if options.small else case, compiled=options.compile)
+        name = f"{part}_{case.name}".lower().replace(",", "").replace(" ", "_")
+        write_json(options.output / f"{name}.json", found | {"record": _about(clock, options)})
+        print(name, {key: round(value, 3) for key, value in found["milliseconds_per_step"].items()}, flush=True)
+    if "growth" in parts and not options.case:
+        print(f"{clock.seconds:.0f} s: growth", flush=True)
         write_json(options.output / "growth.json", growth(tiny=options.small) | {"record": _about(clock, options)})
     print(f"wrote {write_report(options.output)}")
 

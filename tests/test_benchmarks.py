@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -78,8 +79,9 @@ class Given(Masking):
         return self.masks, torch.full((len(free),), 0.5, dtype=torch.float64)
 
 
-def test_a_wrong_part_is_named() -> None:
-    command = [sys.executable, "-m", "benchmarks", "--only", "singing"]
+@pytest.mark.parametrize("option", ["--only", "--case"])
+def test_what_is_not_there_is_named(option: str) -> None:
+    command = [sys.executable, "-m", "benchmarks", option, "singing"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert done.returncode == 2
     assert "singing" in done.stderr

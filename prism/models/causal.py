@@ -24,7 +24,7 @@ from prism.noise import Noise, Purpose
 from prism.recording import record
 from prism.state import Mask, Reading, Tokens
 
-_LOOKING_BACK = 64
+_LOOKING_BACK = 64  # positions that share a recording
 
 
 class Causal:

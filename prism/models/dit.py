@@ -98,7 +98,7 @@ class DiT(Backbone):
         x = self.vocab_embed(tokens)
         if self.config.learned_positions:
             x = x + self._positions(tokens.shape[1])
-        condition = F.silu(self.sigma_map(self._noise_level(tokens, attend)))
+        condition = self._condition(tokens, attend) if self.config.time_conditioning else self.constant_condition()
         rotation = self.rotary(tokens.shape[1])
         for block, weights in zip(self.blocks, self._settled or repeat(None, len(self.blocks)), strict=True):
             x = block(x, condition, rotation, attend, weights)
@@ -127,10 +127,13 @@ class DiT(Backbone):
 
     def _folded(self) -> list[Folded]:
         """In the precision in which they are multiplied: their gradients come in it as well."""
-        weight, kind = next(self.parameters()), self.device.type
-        precision = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
-        condition = F.silu(self.sigma_map(torch.zeros(1, device=self.device)))
+        kind, condition = self.device.type, self.constant_condition()
+        precision = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else next(self.parameters()).dtype
         return [Folded(*(weight.to(precision) for weight in block.folded(condition))) for block in self._dit_blocks]
+
+    def constant_condition(self) -> Float[Tensor, "1 c"]:
+        """Without time conditioning, that of every pass."""
+        return F.silu(self.sigma_map(torch.zeros(1, device=self.device)))
 
     @property
     def _dit_blocks(self) -> list[DiTBlock]:
@@ -154,13 +157,11 @@ class DiT(Backbone):
         layers = [(name, layer) for name, layer in self.blocks.named_modules() if type(layer) is nn.Linear]
         return {layer.weight: 3 if "qkv" in name else 1 for name, layer in layers if "adaLN" not in name}
 
-    def _noise_level(self, tokens: Tokens, attend: Mask | None) -> Float[Tensor, " n"]:
-        """σ = -log(1 - t), t read off the share of masks; without time conditioning always 0, once for the batch."""
-        if not self.config.time_conditioning:
-            return torch.zeros(1, device=tokens.device)
+    def _condition(self, tokens: Tokens, attend: Mask | None) -> Float[Tensor, "b c"]:
+        """Of the noise level σ = -log(1 - t), t read off the share of masks."""
         attend = torch.ones_like(tokens, dtype=torch.bool) if attend is None else attend
         t = ((tokens == self.facts.mask_id) & attend).sum(1) / attend.sum(1)
-        return -torch.log1p(-t.clamp_max(1 - 1e-3))
+        return F.silu(self.sigma_map(-torch.log1p(-t.clamp_max(1 - 1e-3))))
 
 
 class _Embedding(nn.Module):

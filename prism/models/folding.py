@@ -73,7 +73,7 @@ class FoldedDiT(Backbone):
     def __init__(self, model: DiT, dtype: torch.dtype) -> None:
         super().__init__()
         self.facts, self.config = model.facts, model.config
-        condition = F.silu(model.sigma_map(torch.zeros(1, device=model.device)))
+        condition = model.constant_condition()
         self.embedding = _kept(model.vocab_embed.embedding.float())
         self.positions = _kept(model.position_embed.embedding.float()) if model.config.learned_positions else None
         self.rotary = deepcopy(model.rotary)
