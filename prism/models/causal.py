@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from prism.models.dit import rotate
 from prism.models.folder import ModelError
-from prism.models.llama import Attention, Layer, Llama, LlamaConfig
+from prism.models.llama import Attention, Layer, Llama, LlamaConfig, attention
 from prism.noise import Noise, Purpose
 from prism.recording import record
 from prism.state import Mask, Reading, Tokens
 
-_LOOKING_BACK = 64  # positions that share a recording
+_HAS_TRITON = find_spec("triton") is not None
 
 
 class Causal:
@@ -51,36 +53,52 @@ class Causal:
 
     @torch.no_grad()
     def writing(
-        self, noises: Iterator[Noise], length: int, draw: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+        self,
+        noises: Iterator[Noise],
+        length: int,
+        draw: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+        *,
+        rough: bool = False,
     ) -> Iterator[tuple[Tokens, Float[Tensor, "b k"]]]:
-        """Batch after batch of equal size. On a GPU a position's whole work is recorded and replayed: once for every so many
-        positions, since most of it is looking back, and the first have little to look back at."""
+        """Batch after batch of equal size. On a GPU a position's whole work is recorded and replayed.
+
+        `rough` computes with 11 binary digits where float32 has 24: a GPU multiplies by TF32, and what is looked back at is
+        kept in float16. What is written is then the law's to within that; it is for corpora, of which there is never enough.
+        """
         page: _Page | None = None
         for noise in noises:
-            if page is None:
-                page = _Page(self.llama, noise, length, self.start)
-                turns = [
-                    partial(page.turn, draw, min(first + _LOOKING_BACK, length))
-                    for first in range(0, length, _LOOKING_BACK)
-                ]
-                again = [record(turn) if page.keys.is_cuda else turn for turn in turns]
-            page.clear(noise)
-            for position in range(length - 1):
-                again[position // _LOOKING_BACK]()
+            with _multiplying("high" if rough else "highest"):
+                if page is None:
+                    page = _Page(self.llama, noise, length, self.start, torch.float16 if rough else None)
+                    turn = partial(page.turn, draw)
+                    again = record(turn) if page.keys.is_cuda else turn
+                page.clear(noise)
+                for _ in range(length - 1):
+                    again()
             yield page.tokens.clone(), page.logs.clone()
+
+
+@contextmanager
+def _multiplying(precision: str) -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 class _Page:
     """A batch being written: always the same memory, so that the work at a position can be recorded."""
 
-    def __init__(self, llama: Llama, noise: Noise, length: int, start: int) -> None:
+    def __init__(self, llama: Llama, noise: Noise, length: int, start: int, kept: torch.dtype | None) -> None:
         config, device, count = llama.config, llama.device, len(noise.keys)
         self.llama, self.start, self.keys = llama, start, noise.keys.clone()
         self.position = torch.zeros(1, dtype=torch.long, device=device)
         self.tokens = torch.zeros(count, length, dtype=torch.long, device=device)
         self.logs = torch.zeros(count, length - 1, device=device)
         shape = (config.layers, 2, count, config.kv_heads, length, config.head_size)
-        self.past = torch.zeros(shape, dtype=llama.embed_tokens.weight.dtype, device=device)
+        self.past = torch.zeros(shape, dtype=kept or llama.embed_tokens.weight.dtype, device=device)
         self.rotation = tuple(part.to(device) for part in llama.rotary(length))
 
     def clear(self, noise: Noise) -> None:
@@ -88,14 +106,13 @@ class _Page:
         self.position.zero_()
         self.tokens.fill_(self.start)
 
-    def turn(self, draw: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], end: int) -> None:
-        """The token after `position`, which lies before `end`."""
+    def turn(self, draw: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
+        """The token after `position`."""
         x = self.llama.embed_tokens(self.tokens.index_select(1, self.position))
         rotation = tuple(part.index_select(0, self.position) for part in self.rotation)
-        visible = torch.arange(end, device=x.device) <= self.position
-        for layer, (keys, values) in zip(self.llama.layers, self.past[..., :end, :], strict=True):
+        for layer, (keys, values) in zip(self.llama.layers, self.past, strict=True):
             assert isinstance(layer, Layer)
-            x = x + self._attend(layer.self_attn, layer.input_layernorm(x), rotation, keys, values, visible)
+            x = x + self._attend(layer.self_attn, layer.input_layernorm(x), rotation, keys, values)
             x = x + layer.mlp(layer.post_attention_layernorm(x))
         logits = self.llama.unembed(self.llama.norm(x)[:, 0])
         uniforms = Noise(self.keys, self.position.expand(len(self.keys))).uniform(Purpose.TOKEN, 1)[:, 0]
@@ -104,14 +121,24 @@ class _Page:
         self.position += 1
         self.tokens.index_copy_(1, self.position, drawn[:, None])
 
-    def _attend(
-        self, part: Attention, x: Tensor, rotation: tuple[Tensor, ...], keys: Tensor, values: Tensor, visible: Tensor
-    ) -> Tensor:
+    def _attend(self, part: Attention, x: Tensor, rotation: tuple[Tensor, ...], keys: Tensor, values: Tensor) -> Tensor:
         q, k, v = (part.split(project(x)) for project in (part.q_proj, part.k_proj, part.v_proj))
-        cos, sin = rotation
-        keys.index_copy_(2, self.position, rotate(k, (cos, sin)))
-        values.index_copy_(2, self.position, v)
-        return part.mix(rotate(q, (cos, sin)), keys, values, visible[None])
+        q, k = (rotate(each, (rotation[0], rotation[1])) for each in (q, k))
+        keys.index_copy_(2, self.position, k.to(keys.dtype))
+        values.index_copy_(2, self.position, v.to(values.dtype))
+        return part.o_proj(look_back(q, keys, values, self.position).transpose(1, 2).flatten(2))
+
+
+def look_back(
+    q: Float[Tensor, "b h 1 s"], k: Float[Tensor, "b g m s"], v: Float[Tensor, "b g m s"], position: Int[Tensor, " 1"]
+) -> Float[Tensor, "b h 1 s"]:
+    """Attention to everything up to `position`."""
+    if q.is_cuda and _HAS_TRITON:
+        from prism.models.look_back import look_back as kernel
+
+        return kernel(q, k, v, position)
+    visible = torch.arange(k.shape[2], device=k.device) <= position
+    return attention(q, k.to(q.dtype), v.to(q.dtype), visible[None])
 
 
 def load_llama2c(path: str | PathLike[str]) -> Causal:

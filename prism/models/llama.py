@@ -171,19 +171,10 @@ class Attention(nn.Module):
         q, k, v = (self.split(part(x)) for part in (self.q_proj, self.k_proj, self.v_proj))
         q, k = rotate(q, rotation), rotate(k, rotation)
         k, v = (k, v) if keep is None else keep(k, v)
-        return self.mix(q, k, v, visible)
+        return self.o_proj(attention(q, k, v, visible).transpose(1, 2).flatten(2))
 
     def split(self, x: Float[Tensor, "b l e"]) -> Float[Tensor, "b h l s"]:
         return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
-
-    def mix(
-        self,
-        q: Float[Tensor, "b h l s"],
-        k: Float[Tensor, "b g m s"],
-        v: Float[Tensor, "b g m s"],
-        visible: Bool[Tensor, "..."] | None,
-    ) -> Float[Tensor, "b l d"]:
-        return self.o_proj(attention(q, k, v, visible).transpose(1, 2).flatten(2))
 
 
 def attention(

@@ -23,13 +23,13 @@ def corpus(
     draw: Draw | None = None,
     done: Callable[[int], object] | None = None,
 ) -> Integer[Tensor, "n l"]:
-    """`sequences` samples of `length` tokens, exact unless `draw` says otherwise, on the truth's device, in the smallest type
+    """`sequences` samples of `length` tokens, the law's own unless `draw` says otherwise, on its device, in the smallest type
     that holds its vocabulary."""
     device, vocabulary = truth.llama.device, truth.llama.config.vocab_size
     dtype = torch.int16 if vocabulary < 1 << 15 else torch.int32
     rows = torch.empty(sequences, length, dtype=dtype, device=device)
     noises = (Noise.rows(seed, batch, first=first, device=device) for first in range(0, sequences, batch))
-    for number, (tokens, _) in enumerate(truth.writing(noises, length, draw or Draw())):
+    for number, (tokens, _) in enumerate(truth.writing(noises, length, draw or Draw(), rough=True)):
         first, last = number * batch, min(sequences, (number + 1) * batch)
         rows[first:last] = tokens[: last - first].to(dtype)
         if done is not None:

@@ -119,7 +119,8 @@ class StoriesModel:
         if not path.is_file():
             count, batch = self.scale.sequences, 8192 if self.device.type == "cuda" else 64
             self.workshop.tell(f"writing {count:,} sequences of {CONTEXT} tokens")
-            rows = corpus(self.truth, count, CONTEXT, seed=0, batch=batch, draw=CLEAN)
+            done = self.workshop.tell_tenths(count)
+            rows = corpus(self.truth, count, CONTEXT, seed=0, batch=batch, draw=CLEAN, done=done)
             partial = path.with_name(f".{path.name}")
             np.save(partial, rows.cpu().numpy())
             partial.replace(path)

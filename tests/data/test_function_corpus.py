@@ -136,7 +136,8 @@ def test_damage_is_told(wheels: Path, tmp_path: Path) -> None:
         made(wheels, tmp_path)
     (folder / "train.jsonl.gz").write_bytes(b"")
     with pytest.raises(FunctionsError, match=r"train\.jsonl\.gz is damaged"):
-        FunctionCorpus.load(folder)
+        list(FunctionCorpus.load(folder).functions("train"))
+    assert list(FunctionCorpus.load(folder).functions("test"))  # which is whole
     (folder / "manifest.json").write_text(json.dumps({"format": "prism-tokens", "version": 1}))
     with pytest.raises(FunctionsError, match="not of prism functions"):
         FunctionCorpus.load(folder)

@@ -85,7 +85,7 @@ class Scale:
 
 SCALES: dict[str, Scale] = {
     "full": Scale(
-        pretraining=on_gpu(7_000, 256, lr=3e-4, warmup=300),
+        pretraining=on_gpu(4_400, 256, lr=3e-4, warmup=300),
         conditioning=on_gpu(3_000, 256, lr=2e-4, warmup=100),
         finetuning=on_gpu(2_000, 256, lr=1e-4, warmup=100),
         hidden_size=768,

@@ -146,12 +146,14 @@ class StoriesStudy:
         """The first `sequences` of it, written when more are asked for than before."""
         if self._corpus is None or len(self._corpus) < sequences:
             self.workshop.tell(f"  writing {sequences:,} sequences of {self.scale.length} tokens")
-            self._corpus = self._written(sequences, CORPUS_SEED)
+            self._corpus = self._written(sequences, CORPUS_SEED, self.workshop.tell_tenths(sequences))
         return self._corpus[:sequences]
 
-    def _written(self, sequences: int, seed: int) -> Integer[Tensor, "n l"]:
-        on_gpu = self.device.type == "cuda"
-        return corpus(self.truth, sequences, self.scale.length, seed=seed, batch=8192 if on_gpu else 64)
+    def _written(
+        self, sequences: int, seed: int, done: Callable[[int], object] | None = None
+    ) -> Integer[Tensor, "n l"]:
+        batch = 8192 if self.device.type == "cuda" else 64
+        return corpus(self.truth, sequences, self.scale.length, seed=seed, batch=batch, done=done)
 
     def held_out(self) -> Batch:
         """Other samples of the same law; the start token is always given."""

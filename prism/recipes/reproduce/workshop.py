@@ -102,6 +102,18 @@ class Workshop:
     results: Path
     tell: Callable[[str], object] = lambda line: None
 
+    def tell_tenths(self, total: int) -> Callable[[int], None]:
+        """To be called with how many of `total` are done; tells it whenever another tenth is."""
+        told = 0
+
+        def done(count: int) -> None:
+            nonlocal told
+            if count * 10 // total > told:
+                told = count * 10 // total
+                self.tell(f"    {count:,} of {total:,}")
+
+        return done
+
     def begin(self, description: Mapping[str, Any]) -> None:
         """What is in the folder must have been made with the same settings; as long as nothing was made, say after a
         mistyped name, others may be given."""
