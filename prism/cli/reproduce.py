@@ -137,6 +137,8 @@ class ReproduceFunctions(Reproduction):
     base: str | None = None
     """Folder, hub name or GGUF file of a Llama or Qwen2 with the same tokenizer, to adapt; left out, a DiT is trained from
     scratch."""
+    tasks: str = ""
+    """Programming tasks to solve and run in a sandbox, separated by commas: files, or sets on the hub (humaneval, mbpp)."""
 
     def check(self) -> None:
         super().check()
@@ -145,10 +147,13 @@ class ReproduceFunctions(Reproduction):
 
     def run(self) -> dict[str, Any]:
         scale = pick(self.scale, functions.SCALES, "scale")
-        study = FunctionsStudy(scale, self._workshop(f"functions-{self.scale}"), self.data, self.base)
+        study = FunctionsStudy(scale, self._workshop(f"functions-{self.scale}"), self.data, self.base, self._sources())
         settings = {"scale": scale, "base": self.base, "functions": study.corpus.manifest["splits"]}
         results, report = functions_results.results_of(study), functions_report.write_report
         return self._make("functions", study, results, report, settings)
+
+    def _sources(self) -> list[str]:
+        return [source for source in self.tasks.split(",") if source]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,6 +103,22 @@ class Instruction(Prompt):
         )
 
 
+def as_function(task: Task) -> str:
+    """The task for models that complete functions: everything up to the closing quotes of the docstring. HumanEval's prompt is
+    that; MBPP's words become the docstring of its published solution's signature, after that solution's imports."""
+    try:
+        defined = [node.name for node in parsed(task.prompt).body if isinstance(node, ast.FunctionDef)]
+    except SyntaxError:
+        defined = []
+    if task.entry_point in defined:
+        return task.prompt.rstrip()
+    solution = parsed(task.solution).body
+    imports = [node for node in solution if isinstance(node, ast.Import | ast.ImportFrom)]
+    function = [node for node in solution if isinstance(node, ast.FunctionDef) and node.name == task.entry_point][-1]
+    function.body, function.decorator_list = [ast.Expr(ast.Constant(task.statement))], []
+    return "\n".join([*map(ast.unparse, imports), *["", ""][: 2 * len(imports)], ast.unparse(function)])
+
+
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 # Name, then repository, configuration and splits on the hub.

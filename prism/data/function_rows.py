@@ -134,6 +134,18 @@ class FunctionRows:
             )
         return FunctionRows(torch.cat(tokens), torch.cat(prompts), torch.cat(numbers), end)
 
+    @staticmethod
+    def asking(prompts: list[str], tokenizer: Any, length: int) -> FunctionRows:
+        """Prompts and nothing behind them, but for those that leave no room at all: `numbers` says which are there."""
+        end = end_of_text(tokenizer)
+        encoded = Encoder(tokenizer.backend_tokenizer.to_str(), end)(prompts)
+        fitting = [number for number, ids in enumerate(encoded) if len(ids) <= length]
+        rows = torch.full((len(fitting), length), end, dtype=torch.int32)
+        for row, number in zip(rows, fitting, strict=True):
+            row[: len(encoded[number])] = torch.from_numpy(encoded[number].astype(np.int32))
+        lengths = torch.tensor([len(encoded[number]) - 1 for number in fitting], dtype=torch.int32)
+        return FunctionRows(rows, lengths, torch.tensor(fitting, dtype=torch.long), end)
+
     def __len__(self) -> int:
         return len(self.tokens)
 

@@ -29,10 +29,10 @@ from prism.evaluation.record import Stopwatch
 from prism.evaluation.statistics import Interval, bootstrap_mean, rate
 from prism.noise import Noise
 from prism.sampling.draw import Draw
-from prism.sampling.loop import Denoiser
+from prism.sampling.loop import Denoiser, Keeping, Sample, generate
 from prism.sampling.policy import Policy
 from prism.sampling.prepared import Prepared
-from prism.state import start
+from prism.state import State, start
 
 
 @dataclass(frozen=True)
@@ -205,17 +205,21 @@ def write_bodies(
     """A body for every row, which gives the prompt and the room there is. A body ends at the first end of text; what it says
     does not depend on the batch size or on its neighbours.
 
-    At most `batch` are written at once, in batches of one size, because every other shape is compiled and recorded anew.
+    They are written in batches of one size, `batch` or all there are, because every other shape is compiled and recorded anew.
     """
-    clock = Stopwatch()
-    prepared = Prepared(model, policy, steps=steps, draw=draw, block=block)
-    size = -(-len(rows) // -(-len(rows) // batch))
+    clock, size = Stopwatch(), min(batch, len(rows))
+    run: Callable[[State, Noise], Sample]
+    settings: dict[str, Any] = {"steps": steps, "draw": draw, "block": block}
+    if isinstance(model, Keeping) and model.width(1) is None:
+        run = lambda state, noise: generate(model, state, policy, noise=noise, **settings)  # noqa: E731
+    else:
+        run = Prepared(model, policy, **settings)
     bodies, costs = [], []
     for first in range(0, len(rows), size):
         places = torch.arange(first, first + size)
         some = rows[places.clamp_max(len(rows) - 1)].to(torch.device(device))  # the last row stands in for missing ones
         state = start(some.tokens.long().masked_fill(some.bodies, mask_id), mask_id)
-        result = prepared(state, Noise.rows(seed, size, first=first, device=device))
+        result = run(state, Noise.rows(seed, size, first=first, device=device))
         wanted = min(size, len(rows) - first)
         for tokens, prompt in zip(result.tokens[:wanted].tolist(), some.prompts[:wanted].tolist(), strict=True):
             written = tokens[prompt:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
 import json
 import re
@@ -16,6 +17,7 @@ from prism.data.code import (
     Published,
     Stripped,
     Task,
+    as_function,
     load_tasks,
     parsed,
     read_tasks,
@@ -77,6 +79,17 @@ def test_prompts() -> None:
     assert Stripped().text(mbpp) in message["content"]
 
 
+def test_functions_to_be_completed() -> None:
+    """They end with the closing quotes of a docstring, and the published body makes them a solution again."""
+    human, mbpp = task_of(HUMAN_EVAL), task_of({**MBPP, "code": "import re\nfrom os import path\n" + MBPP["code"]})
+    assert as_function(human) == HUMAN_EVAL["prompt"].rstrip()
+    assert as_function(mbpp) == (
+        'import re\nfrom os import path\n\n\ndef double(x):\n    """Write a function to double."""'
+    )
+    for task, body in ((human, "\n    return math.pi * r * r"), (mbpp, "\n    return 2 * x")):
+        exec(as_function(task) + body + "\n" + task.tests.replace("assert list(double([1])) == [1, 1]", ""), {})
+
+
 def test_bad_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"neither a file nor one of humaneval, .*mbpp\+"):
         load_tasks("humanevil")
@@ -127,6 +140,17 @@ def test_published_files(name: str, count: int) -> None:
 
 
 @there
+@there
+@pytest.mark.parametrize("name", ["HumanEval.jsonl.gz", "mbpp.jsonl"])
+def test_every_published_task_can_be_completed(name: str) -> None:
+    for task in read_tasks(SHARED / name):
+        text = as_function(task)
+        assert text[-3:] in ('"""', "'''"), text
+        function = parsed(text).body[-1]
+        assert isinstance(function, ast.FunctionDef)
+        assert function.name == task.entry_point
+
+
 def test_splits() -> None:
     tasks: list[Task] = read_tasks(SHARED / "mbpp.jsonl")
     assert [len(split.of(tasks)) for split in MbppSplit] == [10, 500, 90, 374]

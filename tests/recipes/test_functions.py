@@ -7,20 +7,28 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from test_llama import theirs
 from texts import write_tokenizer
 from wheels import write_packages
 
 from prism.cli import main
+from prism.evaluation.functions import Cost
 from prism.models.hub import load_backbone, load_model
 from prism.models.llama import Llama
 from prism.recipes.reproduce.functions import SCALES, FunctionsStudy
-from prism.recipes.reproduce.functions_results import COUNTED, ORDERS, contenders
+from prism.recipes.reproduce.functions_results import COUNTED, ORDERS, caches, contenders
+from prism.recipes.reproduce.sudoku_results import name_of
 from prism.recipes.reproduce.workshop import Workshop
 from prism.recipes.sampling import Sampling
 
 TINY = SCALES["tiny"]
+TASKS = [
+    {"task_id": 11, "text": words, "code": "def double(x):\n    return 2 * x", "test_list": ["assert double(2) == 4"]}
+    for words in ("Double a number.", "Double a number. " * 400)  # the second leaves no room for a body
+]
+TASKS[1]["task_id"] = 12
 
 
 def run(*words: str | Path) -> int:
@@ -35,12 +43,14 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_tokenizer(path / "words")
     made = ["--output", path / "corpus", "--tokenizer", path / "words", "--workers", "1", "--held_out", "0.2"]
     assert run("functions", "--packages", path / "wheels", *made, "--json", path / "made.json") == 0
+    (path / "tasks.jsonl").write_text("\n".join(json.dumps(row) for row in TASKS))
     assert run("reproduce", "functions", *_study(path)) == 0
     return path
 
 
 def _study(path: Path) -> list[str | Path]:
-    return ["--data", path / "corpus", "--output", path / "models", "--results", path / "results"]
+    tasks = ["--tasks", path / "tasks.jsonl"]
+    return ["--data", path / "corpus", "--output", path / "models", "--results", path / "results", *tasks]
 
 
 def test_every_method_writes_every_function(root: Path) -> None:
@@ -89,6 +99,37 @@ def test_the_sweep_holds_every_method_with_every_k_and_n(root: Path) -> None:
 
 def _methods(root: Path) -> list[dict[str, Any]]:
     return json.loads((root / "results" / f"methods_{TINY.steps[0]}.json").read_text())["rows"]
+
+
+def test_blocks(root: Path) -> None:
+    found = json.loads((root / "results" / "blocks.json").read_text())
+    ways = {(row["steps"], row["policy"], row["k_block"]) for row in found["rows"]}
+    counted = {
+        (n, p, k) for n in TINY.block_steps for p in ("remdm-conf-topk", "p2-self", "prism") for k in TINY.k_blocks
+    }
+    assert ways == counted | {(n, "vanilla", 0) for n in TINY.block_steps}
+    assert all((row["remasks"] > 0) == (row["k_block"] > 0) for row in found["rows"])
+    assert not (root / "results" / "caches.json").exists()  # a DiT keeps none
+
+
+def test_tasks_are_run(root: Path) -> None:
+    rows = json.loads((root / "results" / "solved.json").read_text())["rows"]
+    assert [row["method"] for row in rows] == [name_of(c) for c in contenders(_there(root))]
+    assert {(row["tasks_of"], row["tasks"], row["pass@1"]) for row in rows} == {("tasks.jsonl", 2, 0.0)}
+    assert all(row["nfe"] <= TINY.solving_steps[0] for row in rows)
+
+
+def test_a_right_body_solves_its_task(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other task, for whose prompt there is no room, fails."""
+    study = _there(root)
+    cost = Cost(*(np.zeros(1, dtype=int) for _ in range(3)), seconds=0.0)
+    monkeypatch.setattr(study, "_written", lambda *_: (["\n    return x + x"], cost))
+    run, _ = study.solve(str(root / "tasks.jsonl"), study.tuned(), Sampling("vanilla", steps=4))
+    assert [attempt.report.passed for attempts in run.attempts.values() for attempt in attempts] == [True, False]
+
+
+def _there(root: Path) -> FunctionsStudy:
+    return FunctionsStudy(TINY, Workshop(root / "models", root / "results"), root / "corpus", None)
 
 
 def test_a_judge_of_another_costs_a_second_forward_pass(root: Path) -> None:
@@ -147,6 +188,12 @@ def test_a_causal_model_is_adapted(root: Path, tmp_path: Path) -> None:
     model = load_backbone(study.pretrained())
     assert isinstance(model, Llama)
     assert model.facts.mask_id == 320
+    rows = caches(study)["rows"]
+    kinds = ["none", "dual cache", f"dual cache, all anew every {TINY.refresh} steps", "prefix cache"]
+    assert [(row["policy"], row["cache"]) for row in rows] == [
+        (p, kind) for p in ("vanilla", "prism") for kind in kinds
+    ]
+    assert len({row["nfe"] for row in rows}) == 1
     theirs("llama", vocab_size=100).save_pretrained(tmp_path / "small")
     other = FunctionsStudy(TINY, Workshop(tmp_path / "m", tmp_path / "r"), root / "corpus", str(tmp_path / "small"))
     with pytest.raises(ValueError, match="make them anew with its own tokenizer"):

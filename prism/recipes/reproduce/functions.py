@@ -1,17 +1,18 @@
 """Python functions completed from signature and docstring: the paper's question about code (Section 4.3), at a size one GPU
-can train and without running anything.
+can train.
 
 A causal language model is adapted, or a DiT trained from scratch, on whole functions; then it learns to write bodies; then
 PRISM teaches it to doubt what it wrote. Every method writes the bodies of the same held-out functions, of packages no model
-has seen, and is judged by whether they are Python and use only names that exist.
+has seen, and is judged by whether they are Python and use only names that exist, without running anything; and, where it is
+given programming tasks, it solves them, and they are run.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from prism.data.code import MbppSplit, Task, as_function, load_tasks
 from prism.data.function_corpus import FunctionCorpus
 from prism.data.function_rows import FunctionBodies, FunctionRows, WholeFunctions
 from prism.data.functions import Function
 from prism.data.text import load_tokenizer, vocabulary_size
+from prism.evaluation.code import CodeRun, evaluate_code
 from prism.evaluation.extraction import undefined_names
 from prism.evaluation.functions import Cost, FunctionsRun, Judging, Jury, write_bodies
 from prism.evaluation.record import plain, write_json
@@ -77,6 +80,15 @@ class Scale:
     swept_ks: tuple[int, ...] = (2, 4, 8, 16)
     transfer_steps: int = 32
     """Of the tuned model that judges for others."""
+    block: int = 32
+    """Tokens of a block, where bodies are written from left to right."""
+    block_steps: tuple[int, ...] = (128, 64)
+    k_blocks: tuple[int, ...] = (4, 8, 16)
+    """Tokens taken back in each block."""
+    refresh: int = 4
+    """Steps after which the more careful cache computes everything anew."""
+    solving_steps: tuple[int, ...] = (64, 16)
+    """Where programs are run."""
 
     def head(self, hidden_size: int) -> HeadConfig:
         """The paper's for text: one transformer block, its heads 64 wide."""
@@ -111,15 +123,32 @@ SCALES: dict[str, Scale] = {
         swept_steps=(8, 4),
         swept_ks=(1, 2),
         transfer_steps=8,
+        block_steps=(40,),
+        k_blocks=(1, 2),
+        solving_steps=(4,),
     ),
 }
+
+
+@dataclass(frozen=True)
+class Lens:
+    """What stands between a model and the loop."""
+
+    name: str
+    put: Callable[[Any], Any]
+
+
+NOTHING = Lens("", lambda model: model)
 
 
 class FunctionsStudy:
     """The data, and the models by name, each made when it is first asked for."""
 
-    def __init__(self, scale: Scale, workshop: Workshop, data: Path, base: str | None) -> None:
-        self.scale, self.workshop, self.base = scale, workshop, base
+    def __init__(
+        self, scale: Scale, workshop: Workshop, data: Path, base: str | None, tasks: Sequence[str] = ()
+    ) -> None:
+        """`tasks` are files or hub names of programming tasks."""
+        self.scale, self.workshop, self.base, self.sources = scale, workshop, base, tasks
         self.corpus, self.tokens = FunctionCorpus.load(data), data / "tokens"
         self.tokenizer = load_tokenizer(self.tokens / "tokenizer")
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -225,34 +254,64 @@ class FunctionsStudy:
     def load(self, path: Path) -> Any:
         return to_sample(path, self.device)
 
-    def write(self, writer: Path, *samplings: Sampling, judge: Path | None = None) -> list[FunctionsRun]:
-        """The bodies of all test functions by the model of that folder, in every way that is asked for; with a `judge`, whose
-        quality is that of another model. One way is judged while the next one is written, and what was ever written is kept."""
-        judgings = [self._judging(writer, sampling, judge) for sampling in samplings]
+    def write(self, writer: Path, *samplings: Sampling, lens: Lens = NOTHING) -> list[FunctionsRun]:
+        """The bodies of all test functions by the model of that folder, in every way that is asked for. One way is judged while
+        the next one is written, and what was ever written is kept."""
+        judgings = [self._judging(writer, sampling, lens) for sampling in samplings]
         return [judging.run() for judging in judgings]
 
-    def _judging(self, writer: Path, sampling: Sampling, judge: Path | None) -> Judging:
-        # beside the model that was made last, so that bodies go with it when it is made anew
-        folder = (judge or writer).parent / "written"
-        name = f"{writer.parent.name}-{sampling.order}-{sampling.policy}-{sampling.k}-{sampling.steps}"
-        file = folder / (f"{name}.json" if judge is None else f"{name}-judged.json")
+    def judged_by(self, judge: Path) -> Lens:
+        """The quality of another model. What is written goes with that one when it is made anew."""
+        return Lens(f"judged by {judge.parent.name}", lambda model: Judged(model, self.load(judge)))
+
+    def _judging(self, writer: Path, sampling: Sampling, lens: Lens) -> Judging:
+        file = self._file("functions", writer, sampling, lens)
         if file not in self._judgings:
-            self._judgings[file] = self._jury.call(self.test[0], *self._written(file, writer, sampling, judge))
+            written = self._written(file, writer, sampling, lens, self.test[1])
+            self._judgings[file] = self._jury.call(self.test[0], *written)
         return self._judgings[file]
 
-    def _written(self, file: Path, writer: Path, sampling: Sampling, judge: Path | None) -> tuple[list[str], Cost]:
-        """From the file, or by the models and into it."""
+    def solve(self, source: str, writer: Path, sampling: Sampling) -> tuple[CodeRun, Cost]:
+        """Programming tasks, run. One whose prompt leaves no room is left as it is, which is no solution."""
+        tasks = self.tasks(source)
+        prompts = [as_function(task) for task in tasks]
+        rows = FunctionRows.asking(prompts, self.tokenizer, self.scale.length)
+        file = self._file(f"tasks of {_stem(source)}", writer, sampling, NOTHING)
+        bodies, cost = self._written(file, writer, sampling, NOTHING, rows)
+        programs = list(prompts)
+        for number, body in zip(rows.numbers.tolist(), bodies, strict=True):
+            programs[number] += body
+        found = {task.id: [program] for task, program in zip(tasks, programs, strict=True)}
+        return evaluate_code(tasks, found, workers=os.cpu_count()), cost
+
+    @lru_cache(maxsize=4)  # noqa: B019 (a study lives as long as the process)
+    def tasks(self, source: str) -> list[Task]:
+        """Of MBPP its test split."""
+        tasks = load_tasks(source)
+        return MbppSplit.TEST.of(tasks) if tasks[0].id.startswith("Mbpp/") else tasks
+
+    def _file(self, what: str, writer: Path, sampling: Sampling, lens: Lens) -> Path:
+        """Beside the model that was made last, so that bodies go with it when it is made anew."""
+        way = " ".join(f"{name}={value}" for name, value in sampling.described().items())
+        name = ", ".join(part for part in (what, writer.parent.name, way, lens.name) if part)
+        return self.tuned().parent / "written" / f"{name}.json"
+
+    def _written(
+        self, file: Path, writer: Path, sampling: Sampling, lens: Lens, rows: FunctionRows
+    ) -> tuple[list[str], Cost]:
+        """From the file, or by the model and into it."""
         if not file.is_file():
-            model = self.load(writer) if judge is None else Judged(self.load(writer), self.load(judge))
+            model = lens.put(self.load(writer))
             assert sampling.steps is not None
             bodies, cost = write_bodies(
                 model,
                 self.tokenizer,
-                self.test[1],
+                rows,
                 sampling.build_policy(),
                 steps=sampling.steps,
                 mask_id=model.facts.mask_id,
                 draw=self.scale.loss.draw,
+                block=sampling.block,
                 batch=self.scale.at_once,
                 device=self.device,
             )
@@ -264,6 +323,11 @@ class FunctionsStudy:
         return found["bodies"], Cost(
             **{name: np.array(counts) for name, counts in found["cost"].items()}, seconds=seconds
         )
+
+
+def _stem(source: str) -> str:
+    """A file's name without its endings, or the set's name."""
+    return Path(source).name.partition(".")[0]
 
 
 def _generator() -> torch.Generator:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from prism.evaluation.corrections import by_task, corrections, page, summary
 from prism.evaluation.functions import FunctionsRun
 from prism.evaluation.record import Stopwatch, plain
-from prism.recipes.reproduce.functions import FunctionsStudy
+from prism.models.cached import Cached
+from prism.recipes.reproduce.functions import NOTHING, FunctionsStudy, Lens
 from prism.recipes.reproduce.sudoku_results import name_of
 from prism.recipes.sampling import Sampling
 
@@ -92,10 +94,62 @@ def transfer(study: FunctionsStudy) -> dict[str, Any]:
         rows += [{"who": "A alone", **row} for row in _rows((vanilla, prism), study.write(a, vanilla, prism))]
         for name, writer in writers.items():
             alone, judged = (vanilla, own), (prism, replace(prism, steps=(steps + 1) // 2))
-            runs = [*study.write(writer, *alone), *study.write(writer, *judged, judge=a)]
+            runs = [*study.write(writer, *alone), *study.write(writer, *judged, lens=study.judged_by(a))]
             who = [f"{name} alone"] * len(alone) + [f"{name} judged by A"] * len(judged)
             rows += [{"who": one, **row} for one, row in zip(who, _rows((*alone, *judged), runs), strict=True)]
     return {"rows": rows, "record": _record(clock, study, a)}
+
+
+def blocks(study: FunctionsStudy) -> dict[str, Any]:
+    """Bodies written from left to right in blocks, K_block tokens taken back in each (the paper's way with LLaDA)."""
+    clock, rows, path = Stopwatch(), [], study.tuned()
+    for steps in study.scale.block_steps:
+        samplings = _in_blocks(study, steps, ("remdm-conf-topk", "p2-self", "prism"), study.scale.k_blocks)
+        rows += _block_rows(samplings, study.write(path, *samplings))
+    return {"block": study.scale.block, "rows": rows, "record": _record(clock, study, path)}
+
+
+def caches(study: FunctionsStudy) -> dict[str, Any]:
+    """The same with a cache, which is an approximation: what it costs in quality, and what it saves."""
+    clock, rows, path, scale = Stopwatch(), [], study.tuned(), study.scale
+    lenses = (
+        NOTHING,
+        Lens("dual cache", Cached),
+        Lens(f"dual cache, all anew every {scale.refresh} steps", partial(Cached, refresh=scale.refresh)),
+        Lens("prefix cache", partial(Cached, suffix=True)),
+    )
+    for sampling in _in_blocks(study, max(scale.block_steps), ("prism",), scale.k_blocks[-1:]):
+        runs = [study.write(path, sampling, lens=lens)[0] for lens in lenses]
+        found = _block_rows([sampling] * len(runs), runs)
+        rows += [{"cache": lens.name or "none", **row} for lens, row in zip(lenses, found, strict=True)]
+    return {"block": scale.block, "rows": rows, "record": _record(clock, study, path)}
+
+
+def _in_blocks(study: FunctionsStudy, steps: int, policies: Sequence[str], k_blocks: Sequence[int]) -> list[Sampling]:
+    common: dict[str, Any] = {"order": "confidence", "steps": steps, "block": study.scale.block}
+    counted = [Sampling(policy, k_block=k, **common) for policy in policies for k in k_blocks]
+    return [Sampling("vanilla", **common), *counted]
+
+
+def _block_rows(samplings: Sequence[Sampling], runs: Sequence[FunctionsRun]) -> list[dict[str, Any]]:
+    return [
+        {**row, "policy": sampling.policy, "k_block": sampling.k_block or 0}
+        for sampling, row in zip(samplings, _rows(samplings, runs), strict=True)
+    ]
+
+
+def solved(study: FunctionsStudy) -> dict[str, Any]:
+    """HumanEval and MBPP: how many tasks are solved when the programs are run."""
+    clock, rows, path = Stopwatch(), [], study.tuned()
+    for source in study.sources:
+        for steps in study.scale.solving_steps:
+            for contender in contenders(study):
+                sampling = replace(contender, order="confidence", steps=steps)
+                run, cost = study.solve(source, path, sampling)
+                row = {"tasks_of": Path(source).name, "method": name_of(sampling), "steps": steps}
+                rows.append({**row, **run.summary(), **cost.summary()})
+                study.workshop.tell(f"  {row['tasks_of']}, {row['method']}: {100 * run.pass_at(1).value:.1f} % solved")
+    return {"rows": rows, "record": _record(clock, study, path)}
 
 
 def corrected(steps: int) -> Callable[[FunctionsStudy], dict[str, Any]]:
@@ -143,5 +197,8 @@ def results_of(study: FunctionsStudy) -> dict[str, Callable[[FunctionsStudy], di
         **{f"methods_{steps}": methods(steps) for steps in study.scale.steps},
         "sweep": sweep,
         "transfer": transfer,
+        "blocks": blocks,
+        **({"caches": caches} if study.base is not None else {}),  # a DiT keeps no cache
+        **({"solved": solved} if study.sources else {}),
         **{f"corrections_{steps}": corrected(steps) for steps in study.scale.steps},
     }
