@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from stand_ins import tiny_truth
 
 import prism
 from prism.data.shards import Stream
 from prism.models.cached import Cached
+from prism.models.causal import Causal
 from prism.models.folding import for_sampling
 from prism.noise import Purpose
 
@@ -51,6 +53,17 @@ def test_text_read_ahead_is_the_same_on_the_gpu() -> None:
         rows = range(step * 16, step * 16 + 16)
         batch = there.batch(rows, torch.device("cuda"))
         assert torch.equal(batch.tokens.cpu(), here.read(rows))
+
+
+@pytest.mark.parametrize(("rough", "error"), [(False, 1e-4), (True, 3e-2)])
+def test_a_recorded_truth_writes_what_it_says(rough: bool, error: float) -> None:
+    """Two batches, so that the recording is replayed; a vocabulary long enough for the kernel that draws."""
+    truth = tiny_truth(5_000)
+    truth = Causal(truth.llama.cuda(), truth.start)
+    batches = (prism.Noise.rows(0, 64, first=first, device="cuda") for first in (0, 64))
+    for tokens, logs in truth.writing(batches, truth.llama.config.length, prism.Draw(), rough=rough):
+        torch.testing.assert_close(truth.log_likelihood(tokens), logs, atol=error, rtol=0)
+        assert len(tokens.unique(dim=0)) == 64
 
 
 @pytest.mark.parametrize("method", prism.METHODS, ids=lambda method: method.name)

@@ -107,9 +107,9 @@ SCALES: dict[str, Scale] = {
         length=256,
         sequences=1_228_800,  # 315M tokens
         held_out=1024,
-        pretraining=on_gpu(9_000, 512, lr=1e-3, muon_lr=3e-3, warmup=300),
-        finetuning=on_gpu(1_000, 256, lr=1.5e-4, warmup=50),
-        ablation=on_gpu(400, 256, lr=1.5e-4, warmup=20),
+        pretraining=on_gpu(8_000, 512, lr=1e-3, muon_lr=3e-3, warmup=300),
+        finetuning=on_gpu(700, 256, lr=1.5e-4, warmup=50),
+        ablation=on_gpu(300, 256, lr=1.5e-4, warmup=20),
         samples=2_000,
         at_once=500,
         steps=(16, 32, 64, 128, 256),
