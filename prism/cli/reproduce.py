@@ -153,7 +153,7 @@ class ReproduceFunctions(Reproduction):
         return self._make("functions", study, results, report, settings)
 
     def _sources(self) -> list[str]:
-        return [source for source in self.tasks.split(",") if source]
+        return [source.strip() for source in self.tasks.split(",") if source.strip()]
 
 
 @dataclass(frozen=True, kw_only=True)

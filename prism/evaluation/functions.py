@@ -29,10 +29,10 @@ from prism.evaluation.record import Stopwatch
 from prism.evaluation.statistics import Interval, bootstrap_mean, rate
 from prism.noise import Noise
 from prism.sampling.draw import Draw
-from prism.sampling.loop import Denoiser, Keeping, Sample, generate
+from prism.sampling.loop import Denoiser, generate
 from prism.sampling.policy import Policy
 from prism.sampling.prepared import Prepared
-from prism.state import State, start
+from prism.state import start
 
 
 @dataclass(frozen=True)
@@ -208,18 +208,15 @@ def write_bodies(
     They are written in batches of one size, `batch` or all there are, because every other shape is compiled and recorded anew.
     """
     clock, size = Stopwatch(), min(batch, len(rows))
-    run: Callable[[State, Noise], Sample]
     settings: dict[str, Any] = {"steps": steps, "draw": draw, "block": block}
-    if isinstance(model, Keeping) and model.width(1) is None:
-        run = lambda state, noise: generate(model, state, policy, noise=noise, **settings)  # noqa: E731
-    else:
-        run = Prepared(model, policy, **settings)
+    prepared = Prepared(model, policy, **settings) if Prepared.serves(model) else None
     bodies, costs = [], []
     for first in range(0, len(rows), size):
         places = torch.arange(first, first + size)
         some = rows[places.clamp_max(len(rows) - 1)].to(torch.device(device))  # the last row stands in for missing ones
         state = start(some.tokens.long().masked_fill(some.bodies, mask_id), mask_id)
-        result = run(state, Noise.rows(seed, size, first=first, device=device))
+        noise = Noise.rows(seed, size, first=first, device=device)
+        result = prepared(state, noise) if prepared else generate(model, state, policy, noise=noise, **settings)
         wanted = min(size, len(rows) - first)
         for tokens, prompt in zip(result.tokens[:wanted].tolist(), some.prompts[:wanted].tolist(), strict=True):
             written = tokens[prompt:]

@@ -23,8 +23,8 @@ def corpus(
     draw: Draw | None = None,
     done: Callable[[int], object] | None = None,
 ) -> Integer[Tensor, "n l"]:
-    """`sequences` samples of `length` tokens, the law's own unless `draw` says otherwise, on its device, in the smallest type
-    that holds its vocabulary."""
+    """`sequences` samples of `length` tokens, the law's own (to 11 binary digits) unless `draw` says otherwise, on its
+    device, in the smallest type that holds its vocabulary."""
     device, vocabulary = truth.llama.device, truth.llama.config.vocab_size
     dtype = torch.int16 if vocabulary < 1 << 15 else torch.int32
     rows = torch.empty(sequences, length, dtype=dtype, device=device)

@@ -108,9 +108,7 @@ class StoriesModel:
             )
         self.scale, self.workshop, self.language, self.workers = scale, workshop, language, workers
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        # on a GPU in the type that is fast there, since its exact law does not matter
-        dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
-        self.truth = Causal(truth.llama.to(self.device, dtype), truth.start)
+        self.truth = Causal(truth.llama.to(self.device), truth.start)
 
     @cached_property
     def written(self) -> Integer[np.ndarray, "n l"]:

@@ -61,7 +61,7 @@ class Prepared:
         compiled: bool = False,
         waits: bool | None = None,
     ) -> None:
-        if isinstance(model, Windowed) and (not isinstance(model, Keeping) or model.width(1) is None):
+        if not self.serves(model):
             raise ValueError(
                 f"This {type(model).__name__} computes more at one step and less at another, which cannot be prepared; use "
                 "generate, or a cache that keeps what follows the block too."
@@ -75,6 +75,11 @@ class Prepared:
         """With a cache: the step that computes everything, where `_again` computes a part."""
         self._said = torch.zeros(2, dtype=torch.bool)
         """With a cache, after a step: whether what is kept is outdated, and whether the run is over."""
+
+    @staticmethod
+    def serves(model: Denoiser) -> bool:
+        """Whether every step of the model, or of each of its two kinds, is the same work; else `generate` has to do."""
+        return not isinstance(model, Windowed) or (isinstance(model, Keeping) and model.width(1) is not None)
 
     def __call__(self, state: State, noise: Noise) -> Sample:
         plan = Plan.of(state, self.policy, self.steps, self.schedule, self.block)

@@ -128,8 +128,18 @@ def test_a_right_body_solves_its_task(root: Path, monkeypatch: pytest.MonkeyPatc
     assert [attempt.report.passed for attempts in run.attempts.values() for attempt in attempts] == [True, False]
 
 
+def test_tasks_that_are_not_there_are_told_at_once(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--data", root / "corpus", "--output", tmp_path / "models", "--tasks", "humanevil"]
+    assert run("reproduce", "functions", *words) == 2
+    assert "neither a file nor one of" in capsys.readouterr().err
+    assert not (tmp_path / "models").exists()
+
+
 def _there(root: Path) -> FunctionsStudy:
-    return FunctionsStudy(TINY, Workshop(root / "models", root / "results"), root / "corpus", None)
+    workshop = Workshop(root / "models", root / "results")
+    return FunctionsStudy(TINY, workshop, root / "corpus", None, [str(root / "tasks.jsonl")])
 
 
 def test_a_judge_of_another_costs_a_second_forward_pass(root: Path) -> None:

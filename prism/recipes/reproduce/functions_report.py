@@ -192,7 +192,10 @@ def _blocks(found: dict[str, Result], results: Path) -> str:
         for row in sorted(found["blocks"]["rows"], key=lambda row: -row["steps"])
     ]
     headings = ["steps", "method", "K_block", "sound %", "parses %", "sound, over vanilla", "remasks"]
-    about = f"Blocks of {found['blocks']['block']} tokens, in each of which a method takes back K_block."
+    about = (
+        f"Blocks of {found['blocks']['block']} tokens, in each of which a method takes back K_block; masks are committed by "
+        "confidence."
+    )
     return f"## Written from left to right\n\n{about}\n\n{table(headings, lines)}"
 
 

@@ -110,7 +110,7 @@ def blocks(study: FunctionsStudy) -> dict[str, Any]:
 
 
 def caches(study: FunctionsStudy) -> dict[str, Any]:
-    """The same with a cache, which is an approximation: what it costs in quality, and what it saves."""
+    """The same with a cache, which is an approximation: what it costs in quality."""
     clock, rows, path, scale = Stopwatch(), [], study.tuned(), study.scale
     lenses = (
         NOTHING,
@@ -141,7 +141,7 @@ def _block_rows(samplings: Sequence[Sampling], runs: Sequence[FunctionsRun]) -> 
 def solved(study: FunctionsStudy) -> dict[str, Any]:
     """HumanEval and MBPP: how many tasks are solved when the programs are run."""
     clock, rows, path = Stopwatch(), [], study.tuned()
-    for source in study.sources:
+    for source in study.tasks:
         for steps in study.scale.solving_steps:
             for contender in contenders(study):
                 sampling = replace(contender, order="confidence", steps=steps)
@@ -199,6 +199,6 @@ def results_of(study: FunctionsStudy) -> dict[str, Callable[[FunctionsStudy], di
         "transfer": transfer,
         "blocks": blocks,
         **({"caches": caches} if study.base is not None else {}),  # a DiT keeps no cache
-        **({"solved": solved} if study.sources else {}),
+        **({"solved": solved} if study.tasks else {}),
         **{f"corrections_{steps}": corrected(steps) for steps in study.scale.steps},
     }
