@@ -167,7 +167,7 @@ class ReproduceKnownTruth(Reproduction):
     truth: Path
     """The causal model, a llama2.c checkpoint such as stories15M.bin."""
     scale: str = "tiny"
-    """full (71M parameters, 315M tokens, one H200), or tiny (two CPU cores; it shows that everything runs)."""
+    """full (50M parameters, 302M tokens, one H200), or tiny (two CPU cores; it shows that everything runs)."""
 
     def run(self) -> dict[str, Any]:
         scale = pick(self.scale, stories.SCALES, "scale")

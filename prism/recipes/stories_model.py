@@ -27,21 +27,23 @@ from prism.data.tokenizing import tokenize
 from prism.data.windows import document_windows
 from prism.losses.denoising import DenoisingLoss
 from prism.losses.masking import Batch
+from prism.losses.prism import PrismLoss
 from prism.models.attach import PrismModel, attach
 from prism.models.causal import Causal
 from prism.models.dit import DiT, DiTConfig
 from prism.models.heads import FinalLayerConfig
 from prism.models.hub import load_backbone
 from prism.recipes.known_truth import corpus
-from prism.recipes.reproduce.stories import MAIN
 from prism.recipes.reproduce.workshop import Workshop, on_cpu, on_gpu
 from prism.sampling.draw import Draw
+from prism.sampling.order import TopProbability
 from prism.training import Optimisation, Shuffled
 
 CONTEXT = 256
 """Tokens the truth writes at once: all it was trained for."""
 CLEAN = Draw(nucleus=0.95)
 """How it writes them. Not its exact law, which no one measures here: the unlikely words are what makes a story hard to read."""
+TUNING = PrismLoss(k=8, ys=4, regulariser=0.5, order=TopProbability())
 CONDITION = 32
 """Width of adaLN's condition, a constant, whose matrices would otherwise be a seventh of the weights."""
 
@@ -164,7 +166,7 @@ class StoriesModel:
 
         settings = self.scale.finetuning
         examples = lambda: self._examples(seed=100)  # noqa: E731
-        path = self.workshop.model("prism", make, MAIN, examples, self._held_out, settings)
+        path = self.workshop.model("prism", make, TUNING, examples, self._held_out, settings)
         self.tokenizer.save_pretrained(path)
         return path
 

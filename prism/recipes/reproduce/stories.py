@@ -34,7 +34,7 @@ from prism.recipes.reproduce.workshop import Workshop, on_cpu, on_gpu, to_sample
 from prism.recipes.sampling import Sampling
 from prism.sampling.draw import Draw
 from prism.sampling.loop import Denoiser
-from prism.sampling.order import RandomOrder, TopProbability
+from prism.sampling.order import TopProbability
 from prism.training import Optimisation, Shuffled
 
 CORPUS_SEED, HELD_OUT_SEED, TRUTH_SEED = 0, 1, 2
@@ -83,33 +83,37 @@ class Variant:
     loss: PrismLoss
     head: Callable[[int, int], HeadConfig | None] = lambda d, heads: BlockConfig(d, heads=heads, dropout=0.0)
     tune_backbone: bool = True
+    head_lr: float | None = None
 
 
-MAIN = PrismLoss(k=8, ys=4, regulariser=0.5, order=TopProbability())
+MAIN = PrismLoss(k=8, ys=4, regulariser=0.5)
+"""The paper's, but S at random: the most confident masks of a half-empty story are nearly certain, and a head that is shown
+98 % right tokens learns little about wrong ones (docs/experiments.md)."""
 VARIANTS: dict[str, Variant] = {
     "main": Variant(MAIN),
-    "k=4, n_y=8": Variant(replace(MAIN, k=4, ys=8)),
-    "k=16, n_y=2": Variant(replace(MAIN, k=16, ys=2)),
     "k=32, n_y=1": Variant(replace(MAIN, k=32, ys=1)),
+    "head at 1e-3": Variant(MAIN, head_lr=1e-3),
+    "4 rounds of 32": Variant(replace(MAIN, k=32, ys=1, rounds=4)),
+    "S by confidence": Variant(replace(MAIN, order=TopProbability())),
     "nucleus 0.9": Variant(replace(MAIN, draw=Draw(nucleus=0.9))),
-    "nucleus 0.5": Variant(replace(MAIN, draw=Draw(nucleus=0.5))),
-    "S at random": Variant(replace(MAIN, order=RandomOrder())),
     "final-layer head": Variant(MAIN, lambda d, heads: FinalLayerConfig(d)),
+    "k=16, n_y=2": Variant(replace(MAIN, k=16, ys=2)),
     "frozen backbone": Variant(replace(MAIN, regulariser=0.0), tune_backbone=False),
+    "k=4, n_y=8": Variant(replace(MAIN, k=4, ys=8)),
 }
 
 
 SCALES: dict[str, Scale] = {
     "full": Scale(
-        hidden_size=512,
+        hidden_size=384,
         blocks=12,
-        heads=8,
+        heads=6,
         length=256,
-        sequences=1_228_800,  # 315M tokens
+        sequences=1_179_648,  # 302M tokens
         held_out=1024,
-        pretraining=on_gpu(8_000, 512, lr=1e-3, muon_lr=3e-3, warmup=300),
-        finetuning=on_gpu(700, 256, lr=1.5e-4, warmup=50),
-        ablation=on_gpu(300, 256, lr=1.5e-4, warmup=20),
+        pretraining=on_gpu(5_000, 512, lr=1e-3, muon_lr=3e-3, warmup=300, looks=5),
+        finetuning=on_gpu(700, 256, lr=1.5e-4, warmup=50, looks=2),
+        ablation=on_gpu(300, 256, lr=1.5e-4, warmup=20, looks=1),
         samples=2_000,
         at_once=500,
         steps=(16, 32, 64, 128, 256),
@@ -206,6 +210,7 @@ class StoriesStudy:
             head = variant.head(self.scale.hidden_size, self.scale.heads)
             return attach(backbone, head, tune_backbone=variant.tune_backbone)
 
+        settings = replace(settings, head_lr=variant.head_lr)
         examples = lambda: self._examples(100, settings)  # noqa: E731
         return self.workshop.model(name, make, variant.loss, examples, self.held_out, settings)
 

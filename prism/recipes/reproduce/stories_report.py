@@ -38,8 +38,13 @@ def _style(label: str) -> tuple[str, str]:
 
 
 def _by_steps(found: dict[str, Result]) -> dict[int, Result]:
-    of = {name.partition("_"): result for name, result in found.items()}
-    return dict(sorted((int(steps), result) for (kind, _, steps), result in of.items() if kind in ("sweep", "methods")))
+    """All that was measured with so many steps, on the weights of PRISM and on those tuned with the likelihood loss."""
+    of, by_steps = {name.partition("_"): result for name, result in found.items()}, {}
+    for (kind, _, steps), result in of.items():
+        if kind in ("sweep", "methods"):
+            likelihood = [row for row in found.get("likelihood", {}).get("rows", []) if row["steps"] == int(steps)]
+            by_steps[int(steps)] = {**result, "rows": [*result["rows"], *likelihood]}
+    return dict(sorted(by_steps.items()))
 
 
 def best_rows(result: Result) -> list[Result]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,52 +18,60 @@ from prism.recipes.reproduce.strengths import NUCLEI, best_of, counted, prism, t
 from prism.recipes.reproduce.texts import about, mauve_rows
 from prism.recipes.sampling import Sampling
 
-
-def likelihood(steps: int) -> Iterator[Sampling]:
-    yield from (counted(name, steps, 2.56) for name in ("prism-likelihood", "prism-entropy"))
+LIKELIHOOD = ("prism-likelihood", "prism-entropy")
+"""The methods that read a vocabulary head tuned to judge."""
 
 
 def sweep(steps: int) -> Callable[[StoriesStudy], dict[str, Any]]:
     def measure(study: StoriesStudy) -> dict[str, Any]:
-        wanted = [
-            (weights, replace(sampling, steps=steps, nucleus=nucleus))
-            for weights, contenders in _contenders(study, steps)
-            for nucleus in NUCLEI
-            for sampling in contenders
-        ]
-        return _measured(study, wanted)
+        contenders = [*training_free(steps), *prism(steps)]
+        return _measured(study, [(study.tuned(), one) for one in _in_full(contenders, steps)])
 
     measure.__doc__ = f"Every method at every strength with {steps} forward passes, on the same weights."
     return measure
 
 
-def _contenders(study: StoriesStudy, steps: int) -> Iterator[tuple[Path, list[Sampling]]]:
-    yield study.tuned(), [*training_free(steps), *prism(steps)]
-    yield study.likelihood_tuned(), list(likelihood(steps))
-    yield study.likelihood_tuned(longer=True), list(likelihood(steps))
+def _in_full(samplings: Sequence[Sampling], steps: int) -> list[Sampling]:
+    return [replace(sampling, steps=steps, nucleus=nucleus) for nucleus in NUCLEI for sampling in samplings]
 
 
 def methods(steps: int) -> Callable[[StoriesStudy], dict[str, Any]]:
     def measure(study: StoriesStudy) -> dict[str, Any]:
         swept = study.scale.steps[1]
         rows = study.workshop.result(f"sweep_{swept}", lambda: sweep(swept)(study))["rows"]
-        own = study.own().summary()["entropy"]
-        wanted = []
-        for weights, contenders in _contenders(study, steps):
-            names = dict.fromkeys(contender.policy for contender in contenders)
-            for name in names:
-                of_it = [row for row in rows if row["method"] == name and row["weights"] == weights.parent.name]
-                wanted.append((weights, with_steps(Sampling(**best_of(of_it, own)["sampling"]), steps)))
-        return _measured(study, wanted)
+        return _measured(study, [(study.tuned(), one) for one in _best_with(study, rows, steps)])
 
     measure.__doc__ = f"Every method with {steps} forward passes, at the strength that was best with fewer."
     return measure
 
 
-def _measured(study: StoriesStudy, wanted: Sequence[tuple[Path, Sampling]]) -> dict[str, Any]:
-    clock, rows, own = Stopwatch(), [], study.own()
+def _best_with(study: StoriesStudy, rows: Sequence[dict[str, Any]], steps: int) -> list[Sampling]:
+    """Every method's best setting, carried over to so many steps."""
+    own = study.own().summary()["entropy"]
+    of = {name: [row for row in rows if row["method"] == name] for name in dict.fromkeys(row["method"] for row in rows)}
+    return [with_steps(Sampling(**best_of(rows, own)["sampling"]), steps) for rows in of.values()]
+
+
+def likelihood(study: StoriesStudy) -> dict[str, Any]:
+    """Tuned with the likelihood loss instead of a head, for as many steps as PRISM and for twice as many (Appendix D.6)."""
+    (few, fewer), many = study.scale.steps[:2], study.scale.steps[2:]
+    parts = []
+    for weights in (study.likelihood_tuned(), study.likelihood_tuned(longer=True)):
+        tried = [
+            (weights, sampling)
+            for steps in (few, fewer)
+            for sampling in _in_full([counted(name, steps, 2.56) for name in LIKELIHOOD], steps)
+        ]
+        parts.append(_measured(study, tried))
+        rows = [row for row in parts[-1]["rows"] if row["steps"] == fewer]
+        parts.append(_measured(study, [(weights, one) for steps in many for one in _best_with(study, rows, steps)]))
+    return {**parts[-1], "rows": [row for part in parts for row in part["rows"]]}
+
+
+def _measured(study: StoriesStudy, wanted: Sequence[tuple[Path, Sampling]], *, compiled: bool = True) -> dict[str, Any]:
+    clock, rows, own, model = Stopwatch(), [], study.own(), None
     for weights, sampling in wanted:
-        model = study.load(weights)
+        model = study.load(weights, compiled=compiled)
         run = study.write(model, sampling)
         rows.append(_row(study, run, own, sampling, weights.parent.name))
         row = rows[-1]
@@ -128,13 +136,14 @@ def knowledge(study: StoriesStudy) -> dict[str, Any]:
 
 
 def ablations(study: StoriesStudy) -> dict[str, Any]:
-    """One thing changed at a time, on short fine-tunings of the same backbone."""
-    wanted = []
-    for name in VARIANTS:
-        path = study.variant(name)
-        for steps in study.scale.steps[:2]:
-            wanted += [(path, replace(counted("prism", steps, 2.56), steps=steps, nucleus=0.9))]
-    return _measured(study, wanted)
+    """One thing changed at a time, on short fine-tunings of the same backbone; P2-self, which needs no head, beside PRISM."""
+    wanted = [
+        (study.variant(name), replace(counted(policy, steps, times), steps=steps, nucleus=0.9))
+        for name in VARIANTS
+        for steps in study.scale.steps[:2]
+        for policy, times in (("prism", 2.56), ("prism", 5.12), ("p2-self", 2.56))
+    ]
+    return _measured(study, wanted, compiled=False)  # each model writes little
 
 
 def phases(study: StoriesStudy) -> dict[str, Any]:
@@ -168,6 +177,7 @@ def results_of(study: StoriesStudy) -> dict[str, Callable[[StoriesStudy], dict[s
         **{f"sweep_{steps}": sweep(steps) for steps in few},
         "knowledge": knowledge,
         "equal_remasks": equal_remasks,
+        "likelihood": likelihood,
         **{f"methods_{steps}": methods(steps) for steps in many},
         "ablations": ablations,
         "phases": phases,

@@ -11,6 +11,8 @@ from prism.recipes.sampling import Sampling
 NUCLEI = (1.0, 0.9)
 TIMES = (1.28, 2.56, 5.12)
 """How often a token goes back in a run, η = TIMES/N each step: the paper's inverse scheduling, its 2.56 in the middle."""
+ON = (0.0, 0.5)
+"""The share of the steps after which counted methods begin to take back."""
 NEAR = 0.1
 """Nats of unigram entropy within which two samplers are equally diverse."""
 
@@ -20,13 +22,13 @@ def training_free(steps: int) -> Iterator[Sampling]:
     yield from (Sampling(name) for name in ("vanilla", "mdlm", "remdm-conf", "forward-backward", "dfm", "p2-joint"))
     for times in TIMES:
         yield from (Sampling(name, eta=min(1.0, times / steps)) for name in ("remdm-cap", "remdm-loop"))
-        yield from (counted(name, steps, times) for name in ("random", "remdm-conf-topk", "p2-self"))
+        for name in ("random", "remdm-conf-topk", "p2-self"):
+            yield from (counted(name, steps, times, on) for on in ON)
     yield from (Sampling("remdm-rescale", eta=eta) for eta in (0.05, 0.15, 0.4))
 
 
 def prism(steps: int) -> Iterator[Sampling]:
-    yield from (counted("prism", steps, times) for times in TIMES)
-    yield counted("prism", steps, 2.56, on=0.0)
+    yield from (counted("prism", steps, times, on) for times in TIMES for on in ON)
 
 
 def counted(policy: str, steps: int, times: float, on: float = 0.5) -> Sampling:

@@ -31,9 +31,10 @@ from prism.training import Cosine, Examples, Optimisation, Precision, train
 Model = Backbone | PrismModel
 
 
-def on_gpu(steps: int, batch: int, **settings: Any) -> Optimisation:
-    """How models of a size that matters are trained."""
-    every = max(1, steps // 10)
+def on_gpu(steps: int, batch: int, *, looks: int = 10, **settings: Any) -> Optimisation:
+    """How models of a size that matters are trained; `looks` times on the way their held-out loss is measured and what there is
+    is saved."""
+    every = max(1, steps // looks)
     return Optimisation(
         steps,
         batch,
