@@ -103,6 +103,15 @@ def test_what_is_frozen_does_not_move_and_the_rest_does(tmp_path: Path, lora: Lo
     )
 
 
+def test_beside_a_frozen_backbone_the_mdm_loss_is_told(tmp_path: Path) -> None:
+    told, untold = tiny_prism(lora=None), tiny_prism(lora=None)
+    trained = train(told, PrismLoss(k=2, regulariser=5.0), Shuffled(ramps()), SETTINGS, folder=tmp_path / "told")
+    train(untold, PrismLoss(k=2, regulariser=0.0), Shuffled(ramps()), SETTINGS, folder=tmp_path / "untold")
+    assert trained.history[0]["denoising"] > 0
+    for name, weight in told.named_parameters():
+        assert torch.equal(weight, untold.get_parameter(name)), name
+
+
 def test_every_group_moves_at_its_own_rate(tmp_path: Path) -> None:
     """Adam's first step is lr · sign(gradient)."""
     model = tiny_prism(lora=Lora(rank=2, alpha=4.0, targets=("attn_qkv",)))

@@ -45,7 +45,8 @@ class Objective(nn.Module):
                     turn = next(turns, None)
                 if turn is None:
                     return total, parts
-                backward(turn.total)
+                if turn.total.requires_grad:  # the MDM loss of a frozen backbone is told, and nothing learns from it
+                    backward(turn.total)
                 total, parts = total + turn.total.detach(), parts | turn.parts
 
     def _autocast(self, device: torch.device) -> torch.autocast:
