@@ -15,12 +15,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import prism
+from benchmarks import llada
 from prism.losses.masking import Masking
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-
-from benchmarks import llada  # noqa: E402 (no part of the package)
 
 
 def test_in_miniature(tmp_path: Path) -> None:

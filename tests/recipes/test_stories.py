@@ -70,6 +70,16 @@ def test_every_method_is_tried_at_every_strength(study: StoriesStudy) -> None:
         assert all(row["nfe"] == steps for row in tuned if row["method"] in ("vanilla", "prism", "p2-self"))
 
 
+def test_the_likelihood_loss_is_tried_at_both_lengths_and_told_beside_prism(study: StoriesStudy) -> None:
+    rows = _result(study, "likelihood")["rows"]
+    for weights in ("likelihood", "likelihood-twice"):
+        for method in ("prism-likelihood", "prism-entropy"):
+            steps = [row["steps"] for row in rows if (row["weights"], row["method"]) == (weights, method)]
+            assert sorted(steps) == sorted(MICRO.steps)  # one nucleus is tried here
+    page = write_report(study.workshop.results).read_text()
+    assert "| prism-likelihood (likelihood-twice) |" in page
+
+
 def test_excess_is_over_the_truths_own_texts(study: StoriesStudy) -> None:
     result = _result(study, f"sweep_{MICRO.steps[0]}")
     for row in result["rows"]:

@@ -54,32 +54,41 @@ def _best_with(study: StoriesStudy, rows: Sequence[dict[str, Any]], steps: int) 
 
 def likelihood(study: StoriesStudy) -> dict[str, Any]:
     """Tuned with the likelihood loss instead of a head, for as many steps as PRISM and for twice as many (Appendix D.6)."""
-    (few, fewer), many = study.scale.steps[:2], study.scale.steps[2:]
-    parts = []
+    clock, few, many, rows = Stopwatch(), study.scale.steps[:2], study.scale.steps[2:], []
     for weights in (study.likelihood_tuned(), study.likelihood_tuned(longer=True)):
         tried = [
             (weights, sampling)
-            for steps in (few, fewer)
+            for steps in few
             for sampling in _in_full([counted(name, steps, 2.56) for name in LIKELIHOOD], steps)
         ]
-        parts.append(_measured(study, tried))
-        rows = [row for row in parts[-1]["rows"] if row["steps"] == fewer]
-        parts.append(_measured(study, [(weights, one) for steps in many for one in _best_with(study, rows, steps)]))
-    return {**parts[-1], "rows": [row for part in parts for row in part["rows"]]}
+        swept = _rows(study, tried)
+        last = [row for row in swept if row["steps"] == few[-1]]
+        rows += [*swept, *_rows(study, [(weights, one) for steps in many for one in _best_with(study, last, steps)])]
+    return _recorded(study, clock, rows, study.load(weights))
 
 
 def _measured(study: StoriesStudy, wanted: Sequence[tuple[Path, Sampling]], *, compiled: bool = True) -> dict[str, Any]:
-    clock, rows, own, model = Stopwatch(), [], study.own(), None
+    clock, rows = Stopwatch(), _rows(study, wanted, compiled=compiled)
+    return _recorded(study, clock, rows, study.load(wanted[-1][0], compiled=compiled))
+
+
+def _recorded(study: StoriesStudy, clock: Stopwatch, rows: list[dict[str, Any]], model: Any) -> dict[str, Any]:
+    record = clock.record("reproduce known-truth", study.scale, seed=0, model=model)
+    return {"truth": study.own().summary(), "rows": rows, "record": plain(record)}
+
+
+def _rows(
+    study: StoriesStudy, wanted: Sequence[tuple[Path, Sampling]], *, compiled: bool = True
+) -> list[dict[str, Any]]:
+    rows, own = [], study.own()
     for weights, sampling in wanted:
-        model = study.load(weights, compiled=compiled)
-        run = study.write(model, sampling)
+        run = study.write(study.load(weights, compiled=compiled), sampling)
         rows.append(_row(study, run, own, sampling, weights.parent.name))
         row = rows[-1]
         study.workshop.tell(
             f"  {row['name']}: excess {row['excess']:.3f}, entropy {row['entropy']:.3f}, {row['seconds']:.1f} s"
         )
-    record = clock.record("reproduce known-truth", study.scale, seed=0, model=model)
-    return {"truth": own.summary(), "rows": rows, "record": plain(record)}
+    return rows
 
 
 def _row(study: StoriesStudy, run: TextRun, own: TextRun, sampling: Sampling, weights: str) -> dict[str, Any]:
