@@ -151,6 +151,7 @@ def test_every_published_task_can_be_completed(name: str) -> None:
         assert function.name == task.entry_point
 
 
+@there
 def test_splits() -> None:
     tasks: list[Task] = read_tasks(SHARED / "mbpp.jsonl")
     assert [len(split.of(tasks)) for split in MbppSplit] == [10, 500, 90, 374]
