@@ -24,7 +24,7 @@ from prism.models.causal import Causal
 from prism.models.dit import DiT, DiTConfig
 from prism.models.folding import for_sampling
 from prism.models.four_bit import in_four_bits
-from prism.models.heads import BlockConfig, FinalLayerConfig, ProjectionConfig, QualityHead
+from prism.models.heads import BlockConfig, FinalLayerConfig, OddsConfig, ProjectionConfig, QualityHead
 from prism.models.hub import load_backbone, load_model, save_backbone, save_model
 from prism.models.judge import Judged
 from prism.models.llama import Llama, LlamaConfig
@@ -138,6 +138,7 @@ __all__ = [
     "Moment",
     "Never",
     "Noise",
+    "OddsConfig",
     "Optimisation",
     "Oracle",
     "P2Self",

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from prism.models.backbone import Backbone, Cache, Facts, prediction_of
+from prism.models.backbone import Backbone, Cache, Facts, aligned, log_odds, prediction_of
 from prism.models.folder import CorrectorError, Folder, check_tensors, listed, write_json, write_tensors
 from prism.models.heads import ALL_HEADS, HeadConfig, QualityHead
 from prism.state import Hidden, Mask, Prediction, Tokens
@@ -56,7 +56,8 @@ def attach(
     """A quality head on `backbone`, which is changed in place until `detach` and frozen unless it is to be tuned.
 
     Without a head (None) only the likelihood variant can be trained. New parameters are float32 whatever the backbone is, and
-    start so that the backbone's output is unchanged and every quality is 1/2.
+    start so that the backbone's output is unchanged and every quality is 1/2, or, with an `OddsConfig`, what the backbone
+    itself gives the token.
     """
     if head is not None and head.hidden_size != backbone.facts.hidden_size:
         raise ValueError(
@@ -101,20 +102,25 @@ class PrismModel(nn.Module):
 
     def predict(self, tokens: Tokens, attend: Mask | None = None, cache: Cache | None = None) -> Prediction:
         """One forward pass."""
-        return self.prediction(self.backbone(tokens, attend, cache), attend)
+        return self.prediction(self.backbone(tokens, attend, cache), tokens, attend)
 
-    def prediction(self, hidden: Hidden, attend: Mask | None = None) -> Prediction:
-        """What the hidden states of a forward pass amount to. Quality is read at a token's own position, also where its logits
-        are read one to the left."""
+    def prediction(self, hidden: Hidden, tokens: Tokens, attend: Mask | None = None) -> Prediction:
+        """What the hidden states of a forward pass over `tokens` amount to. Quality is read at a token's own position, also
+        where its logits are read one to the left, unless it is itself read through the vocabulary."""
         head, prediction = self.quality_head, prediction_of(self.backbone, hidden)
         if head is None:
             return prediction
 
         def quality_of(rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-            return head(rows[None].to(next(head.parameters()).dtype))[0]
+            return head(rows[None].to(next(head.parameters()).dtype)).score[0]
 
         def quality_in_rows(places: Int[Tensor, "b m"] | None = None) -> Float[Tensor, "b m"]:
-            return head(hidden.to(next(head.parameters()).dtype), attend, places)
+            seen = aligned(hidden, self.facts.field) if head.reads_vocabulary else hidden
+            score, states = head(seen.to(next(head.parameters()).dtype), attend, places)
+            if states is None:
+                return score
+            judged = tokens if places is None else tokens.gather(1, places)
+            return score + log_odds(self.backbone, states.to(hidden.dtype), judged)
 
         if head.looks_around:
             return prediction.judged_by(quality_in_rows, quality_in_rows=quality_in_rows)

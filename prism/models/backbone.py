@@ -119,10 +119,10 @@ class Backbone(nn.Module, ABC):
         return None
 
     def predict(self, tokens: Tokens, attend: Mask | None = None, cache: Cache | None = None) -> Prediction:
-        return self.prediction(self(tokens, attend, cache))
+        return self.prediction(self(tokens, attend, cache), tokens, attend)
 
-    def prediction(self, hidden: Hidden, attend: Mask | None = None) -> Prediction:
-        """What the hidden states of a forward pass amount to."""
+    def prediction(self, hidden: Hidden, tokens: Tokens, attend: Mask | None = None) -> Prediction:
+        """What the hidden states of a forward pass over `tokens` amount to."""
         return prediction_of(self, hidden)
 
     @contextmanager
@@ -142,13 +142,27 @@ class Backbone(nn.Module, ABC):
         return next(self.parameters()).device
 
 
-def prediction_of(backbone: Backbone, hidden: Hidden) -> Prediction:
-    """The lazy prediction over hidden states of `backbone`, without a quality."""
+def prediction_of(backbone: Backbone, hidden: Hidden, field: Field | None = None) -> Prediction:
+    """The lazy prediction over hidden states of `backbone`, without a quality; `field` says where else it is to be read."""
     return Prediction(
         hidden,
         backbone.unembed,
         projection=backbone.projection(),
         vocabulary=backbone.facts.vocab_size,
-        shift=backbone.facts.field.value,
+        shift=(field or backbone.facts.field).value,
         forbidden=backbone.forbidden if len(backbone.forbidden) else None,
     )
+
+
+def aligned(hidden: Hidden, field: Field) -> Hidden:
+    """The hidden states with that of token i at position i, whatever the field; the first predicts itself."""
+    return hidden if field is Field.SAME else torch.cat([hidden[:, :1], hidden[:, :-1]], dim=1)
+
+
+def log_odds(backbone: Backbone, states: Float[Tensor, "b m d"], tokens: Int[Tensor, "b m"]) -> Float[Tensor, "b m"]:
+    """log p/(1 - p) of each token, where p is what the vocabulary of `backbone` reads from its state; at a mask, which is no
+    token, as low as it can be."""
+    everywhere = torch.ones_like(tokens, dtype=torch.bool)
+    reading = prediction_of(backbone, states, Field.SAME).read(everywhere, tokens.numel())
+    log_p = reading.of(tokens).view(tokens.shape).clamp(-60.0, -1e-5)
+    return log_p - (-torch.expm1(log_p)).log()

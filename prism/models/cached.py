@@ -69,8 +69,8 @@ class Cached:
         self.cache.positions = self.positions
         return self.model.predict(tokens, attend, self.cache)
 
-    def prediction(self, hidden: Hidden, attend: Mask | None = None) -> Prediction:
-        return self.model.prediction(hidden, attend)
+    def prediction(self, hidden: Hidden, tokens: Tokens, attend: Mask | None = None) -> Prediction:
+        return self.model.prediction(hidden, tokens, attend)
 
     def is_outdated(self, before: Tokens, was: Mask, tokens: Tokens, window: Mask) -> Bool[Tensor, ""]:
         """A block begins, or something outside it changed."""

@@ -19,7 +19,7 @@ from prism.models.attach import PrismModel, attach
 from prism.models.backbone import Backbone, Cache
 from prism.models.dit import DiT, DiTBlock, FinalLayer, Places, Rotation, attention, gathered
 from prism.models.fused import FusedLlama, can_be_fused
-from prism.models.heads import BlockHead, FinalLayerHead, QualityHead
+from prism.models.heads import BlockHead, FinalLayerHead, QualityHead, Verdict
 from prism.models.llama import Llama
 from prism.state import SMALL_VOCABULARY, Hidden, Mask, Tokens
 
@@ -127,8 +127,8 @@ class FoldedFinalLayerHead(QualityHead):
         super().__init__()
         self.score = _FoldedScore(head.output_layer, head.condition)
 
-    def forward(self, hidden: Hidden, attend: Mask | None = None, places: Places | None = None) -> Float[Tensor, "b m"]:
-        return self.score(hidden if places is None else gathered(hidden, places))
+    def forward(self, hidden: Hidden, attend: Mask | None = None, places: Places | None = None) -> Verdict:
+        return Verdict(self.score(hidden if places is None else gathered(hidden, places)))
 
 
 class FoldedBlockHead(QualityHead):
@@ -136,13 +136,15 @@ class FoldedBlockHead(QualityHead):
 
     def __init__(self, head: BlockHead, dtype: torch.dtype) -> None:
         super().__init__()
+        self.reads_vocabulary = head.reads_vocabulary
         self.rotary = deepcopy(head.rotary)
         self.block = _FoldedBlock(head.block, head.condition, dtype)
         self.score = _FoldedScore(head.output_layer, head.condition)
 
-    def forward(self, hidden: Hidden, attend: Mask | None = None, places: Places | None = None) -> Float[Tensor, "b m"]:
+    def forward(self, hidden: Hidden, attend: Mask | None = None, places: Places | None = None) -> Verdict:
         mixed = self.block(hidden, self.rotary(hidden.shape[1]), attend)
-        return self.score(mixed if places is None else gathered(mixed, places))
+        mixed = mixed if places is None else gathered(mixed, places)
+        return Verdict(self.score(mixed), mixed if self.reads_vocabulary else None)
 
 
 class _FoldedScore(nn.Module):

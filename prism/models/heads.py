@@ -1,14 +1,20 @@
 """Quality heads: hidden states in, one logit per position out, σ(logit) ≈ p(x^i = y^i | y ⊕ m_i) (PRISM, Section 3.2).
 
-A head knows the hidden size and nothing else of its backbone, so any head fits any backbone. The first two are made of MDLM's
-layers and have the paper's parameter counts; their adaLN is driven by a constant, as it is in the paper, where the time
-conditioning is off. All start at quality 1/2.
+A head knows the hidden size and nothing else of its backbone, so any head fits any backbone. The paper's three start at quality
+1/2; two are made of MDLM's layers and have the paper's parameter counts, their adaLN driven by a constant, as it is in the
+paper, where the time conditioning is off.
+
+The fourth is ours. A scalar that learns right from wrong need not tell a thousandth from a millionth, and the least likely
+tokens of all are those to take back. A vocabulary can tell them apart since pretraining. So the odds head has hidden states of
+its own, the backbone's vocabulary reads them, and the log-odds it gives the token that stands there are the quality, up to a
+score that is learned beside them. It starts at the backbone's own probability of its token, P2-self's score.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -19,13 +25,23 @@ from prism.models.dit import DiTBlock, FinalLayer, Places, Rotary, check_heads, 
 from prism.state import Hidden, Mask
 
 
+class Verdict(NamedTuple):
+    """What a head says of tokens, which it cannot see itself."""
+
+    score: Float[Tensor, "b m"]
+    states: Float[Tensor, "b m d"] | None = None
+    """Hidden states of its own: the log-odds of each token, read from them through the backbone's vocabulary, are added."""
+
+
 class QualityHead(nn.Module, ABC):
     looks_around: bool = True
     """Whether the quality of a token depends on other hidden states than its own."""
+    reads_vocabulary: bool = False
+    """Whether it has hidden states of its own for the backbone's vocabulary."""
 
     @abstractmethod
-    def forward(self, hidden: Hidden, attend: Mask | None = None, places: Places | None = None) -> Float[Tensor, "b m"]:
-        """Quality logits, of all positions or at a few `places` of every row."""
+    def forward(self, hidden: Hidden, attend: Mask | None = None, places: Places | None = None) -> Verdict:
+        """Of all positions or at a few `places` of every row."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +80,14 @@ class BlockConfig(HeadConfig):
 
 
 @dataclass(frozen=True)
+class OddsConfig(BlockConfig):
+    """One transformer block, read through the backbone's vocabulary. It needs no tuned backbone, and is best without."""
+
+    def build(self) -> QualityHead:
+        return OddsHead(self)
+
+
+@dataclass(frozen=True)
 class ProjectionConfig(HeadConfig):
     """LayerNorm, Linear, GELU, Linear: the paper's LLaDA head, 16,793,601 parameters at 4096."""
 
@@ -71,7 +95,7 @@ class ProjectionConfig(HeadConfig):
         return ProjectionHead(self)
 
 
-ALL_HEADS: tuple[type[HeadConfig], ...] = (FinalLayerConfig, BlockConfig, ProjectionConfig)
+ALL_HEADS: tuple[type[HeadConfig], ...] = (FinalLayerConfig, BlockConfig, ProjectionConfig, OddsConfig)
 
 
 class FinalLayerHead(QualityHead):
@@ -84,9 +108,9 @@ class FinalLayerHead(QualityHead):
         self.register_buffer("condition", _constant(config.cond_size), persistent=False)
         self.condition: Tensor
 
-    def forward(self, hidden: Hidden, attend: Mask | None = None, places: Places | None = None) -> Float[Tensor, "b m"]:
+    def forward(self, hidden: Hidden, attend: Mask | None = None, places: Places | None = None) -> Verdict:
         hidden = hidden if places is None else gathered(hidden, places)
-        return self.output_layer.linear(self.output_layer.features(hidden, self.condition))[..., 0]
+        return Verdict(self.output_layer.linear(self.output_layer.features(hidden, self.condition))[..., 0])
 
 
 class BlockHead(QualityHead):
@@ -99,10 +123,15 @@ class BlockHead(QualityHead):
         self.register_buffer("condition", _constant(config.cond_size), persistent=False)
         self.condition: Tensor
 
-    def forward(self, hidden: Hidden, attend: Mask | None = None, places: Places | None = None) -> Float[Tensor, "b m"]:
+    def forward(self, hidden: Hidden, attend: Mask | None = None, places: Places | None = None) -> Verdict:
         given = hidden, self.condition, self.rotary(hidden.shape[1]), attend
         mixed = self.block(*given) if places is None else self.block.at(places, *given)
-        return self.output_layer.linear(self.output_layer.features(mixed, self.condition))[..., 0]
+        score = self.output_layer.linear(self.output_layer.features(mixed, self.condition))[..., 0]
+        return Verdict(score, mixed if self.reads_vocabulary else None)
+
+
+class OddsHead(BlockHead):
+    reads_vocabulary = True
 
 
 class ProjectionHead(QualityHead):
@@ -115,9 +144,9 @@ class ProjectionHead(QualityHead):
         self.project = nn.Linear(config.hidden_size, config.hidden_size)
         self.score = zero_init(nn.Linear(config.hidden_size, 1))
 
-    def forward(self, hidden: Hidden, attend: Mask | None = None, places: Places | None = None) -> Float[Tensor, "b m"]:
+    def forward(self, hidden: Hidden, attend: Mask | None = None, places: Places | None = None) -> Verdict:
         hidden = hidden if places is None else gathered(hidden, places)
-        return self.score(F.gelu(self.project(self.norm(hidden))))[..., 0]
+        return Verdict(self.score(F.gelu(self.project(self.norm(hidden))))[..., 0])
 
 
 def _constant(size: int) -> Tensor:

@@ -16,7 +16,7 @@ from prism.losses.masking import Batch, ByCount, ByProbability, Masking
 from prism.losses.prism import Likelihood, PrismLoss, Quality, Target
 from prism.models.attach import Lora, PrismModel
 from prism.models.backbone import Backbone
-from prism.models.heads import BlockConfig, FinalLayerConfig, HeadConfig, ProjectionConfig
+from prism.models.heads import BlockConfig, FinalLayerConfig, HeadConfig, OddsConfig, ProjectionConfig
 from prism.noise import Noise
 from prism.recipes.sampling import ORDERS, pick
 from prism.sampling.draw import Draw
@@ -171,9 +171,10 @@ class AttachmentOptions:
     """What is attached to the backbone, and what of it learns."""
 
     head: str = "final-layer"
-    """final-layer (the paper's for Sudoku), block (OpenWebText), projection (LLaDA), or none with --target likelihood."""
+    """final-layer (the paper's for Sudoku), block (OpenWebText), projection (LLaDA), odds (a block read through the backbone's
+    vocabulary; ours, best with --tune_backbone false --regulariser 0), or none with --target likelihood."""
     head_heads: int = 8
-    """Attention heads of --head block."""
+    """Attention heads of --head block and odds."""
     tune_backbone: bool = True
     """Train the backbone too; with `false`, or with LoRA, it stays as it is."""
     lora_rank: int | None = None
@@ -211,6 +212,7 @@ class AttachmentOptions:
             "final-layer": lambda: FinalLayerConfig(hidden_size),
             "block": lambda: BlockConfig(hidden_size, heads=self.head_heads),
             "projection": lambda: ProjectionConfig(hidden_size),
+            "odds": lambda: OddsConfig(hidden_size, heads=self.head_heads),
             "none": lambda: None,
         }
         return pick(self.head, heads, "head")()

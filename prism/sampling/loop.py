@@ -57,7 +57,7 @@ class Keeping(Windowed, Protocol):
     def part(self, tokens: Tokens, attend: Mask | None) -> Prediction:
         """Anew at `width` positions, those of the window that everything was computed for among them."""
 
-    def prediction(self, hidden: Hidden, attend: Mask | None = None) -> Prediction:
+    def prediction(self, hidden: Hidden, tokens: Tokens, attend: Mask | None = None) -> Prediction:
         """What the hidden states of either amount to."""
 
     def is_outdated(self, before: Tokens, was: Mask, tokens: Tokens, window: Mask) -> Bool[Tensor, ""]:

@@ -191,7 +191,7 @@ class _Given:
         self.model, self.hidden, self.forwards = model, hidden, model.forwards
 
     def predict(self, tokens: Tokens, attend: Mask | None = None) -> Prediction:
-        return self.model.prediction(self.hidden, attend)
+        return self.model.prediction(self.hidden, tokens, attend)
 
 
 class _Lagging:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from prism.losses.masking import Batch
 from prism.losses.prism import Likelihood, PrismLoss
 from prism.models.attach import Lora, PrismModel, attach, fingerprint, load
-from prism.models.backbone import Backbone, Facts, Field
+from prism.models.backbone import Backbone, Facts, Field, log_odds
 from prism.models.folder import CorrectorError
-from prism.models.heads import BlockConfig, FinalLayerConfig, ProjectionConfig
+from prism.models.heads import BlockConfig, FinalLayerConfig, OddsConfig, ProjectionConfig, Verdict
 from prism.noise import Noise
 
 MATRIX = pytest.mark.parametrize(
@@ -36,6 +36,14 @@ def answers(model: PrismModel | Backbone, attend: Tensor | None = None) -> tuple
         prediction = model.predict(x, attend)
         quality = prediction.quality_logits if prediction.has_quality else torch.zeros(x.shape)
         return prediction.logits(torch.ones_like(x, dtype=torch.bool)), quality
+
+
+def own_log_odds(backbone: Backbone) -> Tensor:
+    """Of the tokens, under what the backbone itself predicts where they stand, the mask having no probability."""
+    x = tokens()
+    with torch.no_grad():
+        probability = backbone.predict(x).log_probabilities(torch.ones_like(x, dtype=torch.bool)).double().exp()
+    return probability.gather(1, x.view(-1, 1)).view(x.shape).logit().float()
 
 
 def train(model: PrismModel, loss: PrismLoss | None = None, steps: int = 1) -> None:
@@ -62,7 +70,8 @@ def test_attaching_training_saving_loading_and_detaching(name, head, tmp_path):
     model = attach(backbone, head, lora=Lora(rank=2, alpha=4.0, targets=targets))
     logits, quality = answers(model)
     torch.testing.assert_close(logits, base_logits, atol=1e-5, rtol=1e-5)
-    assert not quality.any()
+    own = own_log_odds(backbone) if isinstance(head, OddsConfig) else torch.zeros(quality.shape)
+    torch.testing.assert_close(quality, own, atol=1e-4, rtol=1e-4)
 
     shaken(model.quality_head)
     train(model, steps=3)
@@ -96,11 +105,12 @@ def test_padding_changes_nothing(name, head):
 
 @pytest.mark.parametrize("name", BACKBONES)
 @pytest.mark.parametrize("moving", ["head", "lora", "backbone"])
-def test_only_what_was_declared_moves(name, moving):
+@pytest.mark.parametrize("head", [HEADS[0], HEADS[-1]], ids=lambda head: type(head).__name__)
+def test_only_what_was_declared_moves(name, moving, head):
     """`moving` is the widest of what may learn; a head goes with each."""
     backbone = BACKBONES[name][0]()
     lora = lora_for(name) if moving == "lora" else None
-    model = attach(backbone, HEADS[0], lora=lora, tune_backbone=moving == "backbone")
+    model = attach(backbone, head, lora=lora, tune_backbone=moving == "backbone")
     shaken(model.quality_head)
     before = {key: value.detach().clone() for key, value in model.named_parameters()}
     train(model)
@@ -169,30 +179,57 @@ def test_heads_are_float32_on_a_backbone_of_another_dtype():
     assert quality.dtype == torch.float32
 
 
+EVEN = VOCAB + 1
+
+
 class Shifted(Backbone):
     """A model whose hidden state at i is token i itself, and whose prediction of token i is read at i - 1."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.facts = Facts(MASK, VOCAB, VOCAB, field=Field.SHIFTED)
-        self.project = nn.Linear(VOCAB, VOCAB)
+        self.facts = Facts(MASK, VOCAB, EVEN, field=Field.SHIFTED)
+        self.project = nn.Linear(EVEN, VOCAB)
 
     def forward(self, tokens, attend=None, cache=None):
-        return nn.functional.one_hot(tokens, VOCAB).float()
+        return nn.functional.one_hot(tokens, EVEN).float()
 
     def unembed(self, hidden):
         return self.project(hidden)
 
 
 def test_quality_is_read_at_its_own_position_even_where_logits_are_shifted():
-    model = attach(Shifted(), ProjectionConfig(VOCAB))
+    model = attach(Shifted(), ProjectionConfig(EVEN))
     shaken(model.quality_head, scale=1.0)
     x = tokens()
     with torch.no_grad():
         prediction = model.predict(x)
-        assert torch.equal(prediction.quality_logits, model.quality_head(nn.functional.one_hot(x, VOCAB).float()))
+        assert torch.equal(prediction.quality_logits, model.quality_head(nn.functional.one_hot(x, EVEN).float()).score)
         shifted = prediction.logits(torch.ones_like(x, dtype=torch.bool)).view(3, 10, VOCAB)
-        assert torch.equal(shifted[:, 1:], model.backbone.project(nn.functional.one_hot(x, VOCAB).float())[:, :-1])
+        assert torch.equal(shifted[:, 1:], model.backbone.project(nn.functional.one_hot(x, EVEN).float())[:, :-1])
+
+
+def test_odds_are_read_where_the_token_is_predicted():
+    backbone = Shifted()
+    model = attach(backbone, OddsConfig(EVEN, heads=1, cond_size=6)).eval()
+    torch.testing.assert_close(answers(model)[1], own_log_odds(backbone), atol=1e-4, rtol=1e-4)
+
+
+def test_odds_learn_through_the_vocabulary_without_changing_it():
+    """The head's block comes to tell right tokens from wrong ones; a frozen backbone stays as it is."""
+    backbone = dit()
+    before = answers(backbone)[0]
+    model = attach(backbone, HEADS[-1])
+    loss, noise = PrismLoss(k=4, regulariser=0.0), Noise.rows(0, 3)
+    losses = []
+    optimiser = torch.optim.Adam(model.trainable()["head"], lr=0.02)
+    for _ in range(40):  # the same draws again and again
+        optimiser.zero_grad()
+        found = loss(model, Batch(tokens()), MASK, noise).total
+        found.backward()
+        optimiser.step()
+        losses.append(found.item())
+    assert losses[-1] < 0.2 * losses[0]
+    assert torch.equal(answers(model.detach())[0], before)
 
 
 # ── LoRA targets ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -274,8 +311,9 @@ class Wrapped(nn.Module):
     def forward(self, x: Tensor, attend: Tensor | None) -> tuple[Tensor, Tensor]:
         hidden = self.backbone(x, attend)
         head = getattr(self, "quality_head", None)
-        quality = torch.zeros(x.shape) if head is None else head(hidden, attend)
-        return self.backbone.unembed(hidden).flatten(0, 1), quality
+        verdict = Verdict(torch.zeros(x.shape)) if head is None else head(hidden, attend)
+        odds = 0.0 if verdict.states is None else log_odds(self.backbone, verdict.states, x)
+        return self.backbone.unembed(hidden).flatten(0, 1), verdict.score + odds
 
 
 @pytest.mark.parametrize("name", BACKBONES)

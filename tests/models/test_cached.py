@@ -15,10 +15,11 @@ from prism.state import State
 MASK = 3
 
 
-def model(*, shifted: bool = False) -> prism.PrismModel:
+def model(*, shifted: bool = False, odds: bool = False) -> prism.PrismModel:
     backbone = both_ways(shifted=shifted)
-    judged = prism.attach(backbone, prism.ProjectionConfig(24))
-    torch.nn.init.normal_(judged.quality_head.score.weight, std=0.5)
+    judged = prism.attach(backbone, prism.OddsConfig(24, heads=2) if odds else prism.ProjectionConfig(24))
+    for weight in judged.quality_head.parameters():
+        torch.nn.init.normal_(weight, std=0.2)
     return judged.eval()
 
 
@@ -52,10 +53,10 @@ def test_computing_every_position_against_a_cache_is_computing_everything() -> N
 
 @pytest.mark.parametrize("shifted", [False, True])
 @pytest.mark.parametrize("block", [4, None])
-def test_refreshed_at_every_step_it_is_the_uncached_run(block: int | None, shifted: bool) -> None:
-    assert torch.equal(
-        generated(Cached(model(shifted=shifted), refresh=1), block), generated(model(shifted=shifted), block)
-    )
+@pytest.mark.parametrize("odds", [False, True])
+def test_refreshed_at_every_step_it_is_the_uncached_run(block: int | None, shifted: bool, odds: bool) -> None:
+    judged = model(shifted=shifted, odds=odds)
+    assert torch.equal(generated(Cached(judged, refresh=1), block), generated(judged, block))
 
 
 def test_one_block_needs_no_cache() -> None:
@@ -92,9 +93,10 @@ def test_only_the_block_is_computed() -> None:
 
 @pytest.mark.parametrize("shifted", [False, True])
 @pytest.mark.parametrize("refresh", [None, 1, 3])
-def test_a_prepared_cache_is_the_loop_s(refresh: int | None, shifted: bool) -> None:
+@pytest.mark.parametrize("odds", [False, True])
+def test_a_prepared_cache_is_the_loop_s(refresh: int | None, shifted: bool, odds: bool) -> None:
     """Without counting positions, as on a GPU; batch after batch, and rows that finish their blocks at different steps."""
-    judged = model(shifted=shifted).double()
+    judged = model(shifted=shifted, odds=odds).double()
     sure = prism.Pair(prism.Threshold(0.02), prism.LowQuality(prism.Centred(1)))
     for policy in (POLICY, sure):
         options = {"steps": 16, "block": 4, "draw": prism.Draw(temperature=0.0)}

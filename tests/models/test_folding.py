@@ -28,7 +28,9 @@ def dit(*, vocabulary: int = 13, learned_positions: bool = False, time_condition
 
 @pytest.mark.parametrize("learned_positions", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("head", [prism.FinalLayerConfig(24), prism.BlockConfig(24, heads=2)])
+@pytest.mark.parametrize(
+    "head", [prism.FinalLayerConfig(24), prism.BlockConfig(24, heads=2), prism.OddsConfig(24, heads=2)]
+)
 def test_a_folded_model_says_the_same(learned_positions: bool, padded: bool, head: HeadConfig) -> None:
     model = prism.attach(dit(learned_positions=learned_positions), head, tune_backbone=True)
     assert model.quality_head is not None

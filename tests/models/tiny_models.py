@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from prism.models.backbone import Backbone
 from prism.models.dit import DiT, DiTConfig
-from prism.models.heads import BlockConfig, FinalLayerConfig, HeadConfig, ProjectionConfig
+from prism.models.heads import BlockConfig, FinalLayerConfig, HeadConfig, OddsConfig, ProjectionConfig
 from prism.models.masked_lm import MaskedLM
 
 SIZE = 16
@@ -21,6 +21,7 @@ HEADS: tuple[HeadConfig, ...] = (
     FinalLayerConfig(SIZE, cond_size=6),
     BlockConfig(SIZE, heads=2, cond_size=6, dropout=0.0),
     ProjectionConfig(SIZE),
+    OddsConfig(SIZE, heads=2, cond_size=6, dropout=0.0),
 )
 
 
