@@ -115,6 +115,9 @@ def _parser(kind: type[Command], path: list[str]) -> jsonargparse.ArgumentParser
     )
     parser.add_argument("--config", action="config", help="Read settings from a YAML file; later options override it.")
     parser.add_class_arguments(kind, fail_untyped=True)
+    for action in parser._actions:
+        if action.dest in _several(kind):
+            action.metavar = "ONE [ANOTHER ...]"
     return parser
 
 
@@ -151,14 +154,18 @@ def _harness(words: list[str]) -> list[str]:
 
 def _gathered(words: list[str], kind: type[Command]) -> list[str]:
     """--input a b is --input ["a", "b"]: an option that holds several values takes them one after another."""
-    several = {f"--{name}" for name, hint in get_type_hints(kind).items() if get_origin(hint) is tuple}
-    gathered: list[str] = []
+    several, gathered = {f"--{name}" for name in _several(kind)}, list[str]()
     while words:
         option, *words = words
         values = list(takewhile(lambda word: not word.startswith("--"), words)) if option in several else []
         words = words[len(values) :]
         gathered += [option, *(values if not values or _is_list(values[0]) else [json.dumps(values)])]
     return gathered
+
+
+def _several(kind: type[Command]) -> set[str]:
+    """Its options that hold several values."""
+    return {name for name, hint in get_type_hints(kind).items() if get_origin(hint) is tuple}
 
 
 def _is_list(word: str) -> bool:

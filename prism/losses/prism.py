@@ -8,7 +8,7 @@ For k = 1 the unique minimiser is g^i(y) = p(x^i = y^i | y ⊕ m_i), whatever mo
 The same proof covers y written in several rounds, each seeing what the ones before wrote, as sampling writes (`rounds`): given
 z, the tokens written and those of x are independent, so the average is over the sets S of all rounds together.
 y is drawn by the same `Unmasker` order and `Draw` that sampling uses. The second pass never touches the vocabulary head,
-except in the likelihood variant, which learns through it.
+except in the likelihood variant, which learns through it, and with an odds head, which is read through it.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class BlockConfig(HeadConfig):
 
 @dataclass(frozen=True)
 class OddsConfig(BlockConfig):
-    """One transformer block, read through the backbone's vocabulary. It needs no tuned backbone, and is best without."""
+    """One transformer block, read through the backbone's vocabulary. It does not need the backbone to learn."""
 
     def build(self) -> QualityHead:
         return OddsHead(self)

@@ -172,7 +172,7 @@ class AttachmentOptions:
 
     head: str = "final-layer"
     """final-layer (the paper's for Sudoku), block (OpenWebText), projection (LLaDA), odds (a block read through the backbone's
-    vocabulary; ours, best with --tune_backbone false --regulariser 0), or none with --target likelihood."""
+    vocabulary; ours, for --tune_backbone false --regulariser 0), or none with --target likelihood."""
     head_heads: int = 8
     """Attention heads of --head block and odds."""
     tune_backbone: bool = True

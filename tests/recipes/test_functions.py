@@ -148,13 +148,12 @@ def test_a_judge_of_another_costs_a_second_forward_pass(root: Path) -> None:
     for order in ORDERS:
         passes = [(row["who"], row["steps"], row["nfe"]) for row in rows if row["order"] == order]
         assert passes[:2] == [("A alone", steps, steps)] * 2
-        for writer, found in (("B (knows bodies)", passes[2:6]), ("C (knows whole functions only)", passes[6:])):
-            assert found == [
-                (f"{writer} alone", steps, steps),
-                (f"{writer} alone", steps, steps),
-                (f"{writer} judged by A", steps, 2 * steps),
-                (f"{writer} judged by A", steps // 2, steps),
-            ]
+        assert passes[2:] == [
+            ("B alone", steps, steps),
+            ("B alone", steps, steps),
+            ("B judged by A", steps, 2 * steps),
+            ("B judged by A", steps // 2, steps),
+        ]
     assert all(row["remasks"] > 0 for row in rows if "judged" in row["who"])
 
 

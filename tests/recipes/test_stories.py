@@ -39,7 +39,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoriesStudy]:
     folder = tmp_path_factory.mktemp("study")
     study = StoriesStudy(MICRO, Workshop(folder / "models", folder / "results"), tiny_truth())
     with pytest.MonkeyPatch.context() as patch:
-        few = ("main", "k=32, n_y=1", "final-layer head", "frozen backbone")
+        few = ("main", "k=32, n_y=1", "final-layer head", "tuned backbone")
         patch.setattr("prism.recipes.reproduce.stories_results.VARIANTS", {name: VARIANTS[name] for name in few})
         patch.setattr("prism.recipes.reproduce.stories_results.NUCLEI", (0.9,))
         patch.setattr("prism.recipes.reproduce.strengths.TIMES", (2.56,))

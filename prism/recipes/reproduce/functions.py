@@ -38,7 +38,7 @@ from prism.models.attach import PrismModel, attach
 from prism.models.backbone import Backbone
 from prism.models.dit import DiT, DiTConfig
 from prism.models.folder import Folder
-from prism.models.heads import BlockConfig, HeadConfig
+from prism.models.heads import HeadConfig, OddsConfig
 from prism.models.hub import load_backbone
 from prism.models.judge import Judged
 from prism.models.llama import Llama
@@ -93,19 +93,19 @@ class Scale:
     """Where programs are run."""
 
     def head(self, hidden_size: int) -> HeadConfig:
-        """The paper's for text: one transformer block, its heads 64 wide."""
-        return BlockConfig(hidden_size, heads=max(1, hidden_size // 64))
+        """One transformer block, its heads 64 wide, read through the vocabulary."""
+        return OddsConfig(hidden_size, heads=max(1, hidden_size // 64))
 
 
 SCALES: dict[str, Scale] = {
     "full": Scale(
-        pretraining=on_gpu(4_400, 256, lr=3e-4, warmup=300),
-        conditioning=on_gpu(3_000, 256, lr=2e-4, warmup=100),
-        finetuning=on_gpu(2_000, 256, lr=1e-4, warmup=100),
+        pretraining=on_gpu(2_600, 256, lr=3e-4, warmup=200, looks=3),
+        conditioning=on_gpu(1_400, 256, lr=2e-4, warmup=100, looks=3),
+        finetuning=on_gpu(600, 256, lr=1e-3, warmup=50, looks=2),
         hidden_size=768,
         blocks=12,
         heads=12,
-        loss=PrismLoss(k=8, regulariser=0.5, draw=Draw(nucleus=0.9)),
+        loss=PrismLoss(k=8, ys=4, regulariser=0.0, draw=Draw(nucleus=0.9)),
     ),
     "tiny": Scale(
         pretraining=on_cpu(6, 8, lr=1e-3),
@@ -114,7 +114,7 @@ SCALES: dict[str, Scale] = {
         hidden_size=32,
         blocks=1,
         heads=2,
-        loss=PrismLoss(k=4, regulariser=0.5),
+        loss=PrismLoss(k=4, regulariser=0.0),
         length=320,
         longest_prompt=240,
         validation=4,
@@ -238,12 +238,12 @@ class FunctionsStudy:
         )
 
     def tuned(self) -> Path:
-        """The same with PRISM."""
+        """The same with PRISM: a head that learns on a backbone that does not, so that all methods write with the same one."""
 
         def make() -> PrismModel:
             torch.manual_seed(0)
             backbone = load_backbone(self.conditioned())
-            return attach(backbone, self.scale.head(backbone.facts.hidden_size), tune_backbone=True)
+            return attach(backbone, self.scale.head(backbone.facts.hidden_size))
 
         return self.workshop.model(
             "prism",

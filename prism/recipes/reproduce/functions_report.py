@@ -178,9 +178,9 @@ def _transfer(found: dict[str, Result], results: Path) -> str:
     headings = ["order", "who", "method", "steps", "forward passes", "sound %", "over the same writer's vanilla"]
     headings += ["syntax errors repaired", "introduced"]
     return (
-        "## A corrector for backbones it was not tuned with\n\nA is the model tuned with PRISM; B and C are what it was made "
-        "from, without a head and untouched by PRISM. Judged by A, every step takes two forward passes: beside the same number "
-        f"of steps stands the same number of passes.\n\n![transfer](transfer.svg)\n\n{table(headings, lines)}"
+        "## A corrector for a backbone it was not tuned with\n\nA is the model with PRISM's head; B is what its backbone was "
+        "before it learnt to write bodies. Judged by A, every step takes two forward passes: beside the same number of steps "
+        f"stands the same number of passes.\n\n![transfer](transfer.svg)\n\n{table(headings, lines)}"
     )
 
 

@@ -82,21 +82,19 @@ def sweep(study: FunctionsStudy) -> dict[str, Any]:
 
 
 def transfer(study: FunctionsStudy) -> dict[str, Any]:
-    """A's quality for what backbones write that PRISM never touched (the paper's last analysis); two forward passes a step."""
-    clock, rows, a = Stopwatch(), [], study.tuned()
-    writers = {"B (knows bodies)": study.conditioned(), "C (knows whole functions only)": study.pretrained()}
+    """A's quality for what B writes, a backbone its head never saw (the paper's last analysis); two forward passes a step."""
+    clock, rows, a, b = Stopwatch(), [], study.tuned(), study.pretrained()
     steps, k = study.scale.transfer_steps, max(study.scale.ks)
-    for path in (a, *writers.values()):
-        study.load(path)  # all of them before any is compiled: loading one drops what is compiled
+    for path in (a, b):
+        study.load(path)  # both before any is compiled: loading one drops what is compiled
     for order in ORDERS:
         vanilla = Sampling("vanilla", order=order, steps=steps)
         own, prism = (Sampling(name, k=k, order=order, steps=steps) for name in ("p2-self", "prism"))
         rows += [{"who": "A alone", **row} for row in _rows((vanilla, prism), study.write(a, vanilla, prism))]
-        for name, writer in writers.items():
-            alone, judged = (vanilla, own), (prism, replace(prism, steps=(steps + 1) // 2))
-            runs = [*study.write(writer, *alone), *study.write(writer, *judged, lens=study.judged_by(a))]
-            who = [f"{name} alone"] * len(alone) + [f"{name} judged by A"] * len(judged)
-            rows += [{"who": one, **row} for one, row in zip(who, _rows((*alone, *judged), runs), strict=True)]
+        alone, judged = (vanilla, own), (prism, replace(prism, steps=(steps + 1) // 2))
+        runs = [*study.write(b, *alone), *study.write(b, *judged, lens=study.judged_by(a))]
+        who = ["B alone"] * len(alone) + ["B judged by A"] * len(judged)
+        rows += [{"who": one, **row} for one, row in zip(who, _rows((*alone, *judged), runs), strict=True)]
     return {"rows": rows, "record": _record(clock, study, a)}
 
 

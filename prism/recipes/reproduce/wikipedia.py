@@ -12,7 +12,7 @@ predictions at the same place, and could tell them apart in no other way.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from prism.models.attach import Lora, PrismModel, attach
 from prism.models.backbone import Backbone
 from prism.models.dit import DiT, DiTConfig
 from prism.models.folder import Folder
-from prism.models.heads import BlockConfig
+from prism.models.heads import BlockConfig, OddsConfig
 from prism.models.hub import load_backbone, locate
 from prism.models.llama import Llama
 from prism.noise import Noise
@@ -47,7 +47,7 @@ from prism.recipes.adapting import adapt_to
 from prism.recipes.reproduce.texts import Kept, about, digest_of, write_texts
 from prism.recipes.reproduce.workshop import Model, Workshop, on_cpu, on_gpu, to_sample
 from prism.recipes.sampling import Sampling
-from prism.sampling.order import Order, RandomOrder, TopProbability
+from prism.sampling.order import TopProbability
 from prism.state import State, start
 from prism.training import Examples, Optimisation
 
@@ -76,9 +76,7 @@ class Scale:
     held_out: int
     """Sequences that weights are chosen on."""
     samples: int
-    """Written by every method, and as many held-out sequences to compare them with. All results together take 21,144 forward
-    passes of 128 sequences at full scale: 4,416 in the sweeps, 13,824 for the methods, 2,304 for the ablations, 600 for
-    knowledge. At 45 ms each, which is an estimate, they are 16 minutes of one H200."""
+    """Written by every method, and as many held-out sequences to compare them with."""
     screened: int
     """Written with every setting of a method to find its best, which then writes `samples` others: had it been chosen by the
     same texts, its figures would flatter it."""
@@ -109,14 +107,14 @@ SCALES: dict[str, Scale] = {
         hidden_size=768,
         blocks=12,
         heads=12,
-        evidence=on_gpu(500, 128, lr=3e-4, warmup=50),  # 33M tokens
-        adaptation=on_gpu(9_000, 128, lr=3e-4, warmup=300),  # 590M tokens
-        tuning=on_gpu(720, 32, lr=1e-4, warmup=50),  # 11.8M tokens, with n_y = 4 five forward passes of each
+        evidence=on_gpu(200, 128, lr=3e-4, warmup=20, looks=1),  # 13M tokens
+        adaptation=on_gpu(4_500, 128, lr=3e-4, warmup=200, looks=3),  # 295M tokens
+        tuning=on_gpu(360, 32, lr=1e-4, warmup=30, looks=2),  # 5.9M tokens, with n_y = 8 nine forward passes of each
         held_out=256,
         samples=1_024,
         screened=128,
         at_once=128,  # one shape for all, compiled once
-        steps=(32, 64, 128, 256),
+        steps=(32, 64, 128),
         witnesses=128,
     ),
     "tiny": Scale(
@@ -160,14 +158,27 @@ CANDIDATES: dict[str, Candidate] = {
 }
 
 
+MAIN = PrismLoss(k=16, ys=8, regulariser=0.0)
+"""Few sequences, so many draws of each; S at random, and nothing to keep a frozen backbone in shape for."""
+PAPER = PrismLoss(k=8, ys=4, regulariser=0.5, order=TopProbability())
+
+
 @dataclass(frozen=True)
 class Variant:
-    """One way to tune."""
+    """One way to tune. What is left out is the main way: an odds head on the backbone as it is."""
 
-    order: Order = field(default_factory=TopProbability)
-    """The rule for S."""
+    loss: PrismLoss = MAIN
+    head: type[BlockConfig] = OddsConfig
+    tune_backbone: bool = False
     rank: int | None = None
     """Of LoRA on all of attention, in place of training the whole backbone."""
+    head_lr: float | None = 1e-3
+    """The backbone's if left out."""
+
+    @property
+    def leaves_backbone(self) -> bool:
+        """As it is, so that methods without a head write the same as before."""
+        return self.rank is None and not self.tune_backbone
 
     def lora(self, backbone: Backbone) -> Lora | None:
         if self.rank is None:
@@ -176,11 +187,11 @@ class Variant:
         return Lora(self.rank, 2.0 * self.rank, names)
 
 
-MAIN = PrismLoss(k=8, ys=4, regulariser=0.5, order=TopProbability())
 VARIANTS: dict[str, Variant] = {
     "prism": Variant(),
-    "prism-random": Variant(order=RandomOrder()),
-    "prism-lora": Variant(rank=64),
+    "prism-confident": Variant(replace(MAIN, order=TopProbability())),
+    "prism-paper": Variant(PAPER, BlockConfig, tune_backbone=True, head_lr=None),
+    "prism-lora": Variant(PAPER, BlockConfig, rank=64, head_lr=None),
 }
 """By the name of their folder."""
 
@@ -325,18 +336,17 @@ class WikipediaStudy:
 
     def tuned(self, name: str = "prism") -> Path:
         """The same with PRISM, in the way of that name."""
-        variant, settings = VARIANTS[name], self.scale.tuning
+        variant = VARIANTS[name]
+        settings = replace(self.scale.tuning, head_lr=variant.head_lr)
 
         def make() -> PrismModel:
             backbone = load_backbone(self.adapted(), dtype=torch.float32)  # it will learn
             torch.manual_seed(settings.seed)
             width = backbone.facts.hidden_size
-            head = BlockConfig(width, heads=max(1, width // 64))
-            lora = variant.lora(backbone)
-            return attach(backbone, head, lora=lora, tune_backbone=lora is None)
+            head = variant.head(width, heads=max(1, width // 64))
+            return attach(backbone, head, lora=variant.lora(backbone), tune_backbone=variant.tune_backbone)
 
-        loss = replace(MAIN, order=variant.order)
-        return self.workshop.model(name, make, loss, lambda: self._examples(100), self.held_out, settings)
+        return self.workshop.model(name, make, variant.loss, lambda: self._examples(100), self.held_out, settings)
 
     def load(self, path: Path, *, compiled: bool = True) -> Any:
         return to_sample(path, self.device, compiled=compiled)

@@ -223,8 +223,8 @@ def _ablations(found: dict[str, Result], results: Path) -> str:
         return ""
     rows = with_mauve(found, found["ablations"]["rows"])
     return (
-        "## One thing changed at a time\n\nS at random (`prism-random`) and LoRA in place of the whole backbone "
-        "(`prism-lora`), on as many tokens; `adapted` is the model PRISM has not touched, without remasking.\n\n"
+        "## PRISM in other ways\n\nOn as many tokens: S by confidence (`prism-confident`); the paper's way, a block head and "
+        "the whole backbone (`prism-paper`), and the same with LoRA (`prism-lora`), with P2-self on these weights.\n\n"
         + table(["weights", *HEADINGS], [[row["weights"], *line(row)] for row in rows])
     )
 

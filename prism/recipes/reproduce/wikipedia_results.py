@@ -132,12 +132,14 @@ def _prism(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def ablations(study: WikipediaStudy) -> dict[str, Any]:
-    """PRISM tuned in other ways, sampled like the main one; and the weights before it, which no method was lent."""
-    few = study.scale.steps[:2]
-    best = [Sampling(**_prism(_rows(study, steps))["sampling"]) for steps in few]
-    plainly = [replace(sampling, policy="vanilla", eta=None, cap=False, on=None) for sampling in best]
-    wanted = [(study.tuned(name), sampling) for name in VARIANTS for sampling in best]
-    return _measured(study, [*wanted, *((study.adapted(), sampling) for sampling in plainly)])
+    """PRISM tuned in other ways, sampled like the main one; P2-self beside those that changed the backbone."""
+    wanted = []
+    for name, variant in VARIANTS.items():
+        policies = ("prism",) if variant.leaves_backbone else ("prism", "p2-self")
+        for steps in study.scale.steps[:2]:
+            best = {row["method"]: Sampling(**row["sampling"]) for row in _rows(study, steps)}
+            wanted += [(study.tuned(name), best[policy]) for policy in policies]
+    return _measured(study, wanted)
 
 
 def _measured(study: WikipediaStudy, wanted: Sequence[tuple[Path, Sampling]]) -> dict[str, Any]:
