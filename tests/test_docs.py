@@ -48,6 +48,7 @@ SMALLER = {
     "tokenize": "--validation 0.3 --workers 1",
     "pretrain": "--length 32 --hidden_size 16 --layers 1 --heads 2 --held_out 4 --batch 4 --steps 2 "
     "--precision fp32 --compile false",
+    "finetune": "--length 32 --head_heads 2 --held_out 4 --batch 4 --steps 2",
     "adapt": "--length 32 --widen 1 --held_out 4 --batch 4 --steps 2",
     "sample": "--steps 4",
     "evaluate": "--steps 4 --samples 3",
@@ -73,7 +74,7 @@ def test_text_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for name in ("smollm2", "gpt2-large"):
         theirs("llama", vocab_size=vocabulary_size(tokenizer)).save_pretrained(name)
         tokenizer.save_pretrained(name)
-    assert run_commands("Bring your own text") == ["tokenize", "pretrain", "sample"]
+    assert run_commands("Bring your own text") == ["tokenize", "pretrain", "finetune", "sample"]
     assert len(prism.Corpus.load(Path("tokens")).train) > 100
     assert run_commands("Begin with a causal model") == ["tokenize", "adapt", "evaluate"]
     assert len(Path("samples.jsonl").read_text().splitlines()) == 3
