@@ -22,7 +22,7 @@ def sample_steps(
         with torch.no_grad(), torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
             hidden = model.backbone(x)
             logits = model.backbone.unembed(hidden)
-            quality = model.quality_head(hidden.float()) if eta > 0 else None
+            quality = model.quality_head(hidden.float()).score if eta > 0 else None
         logits = logits.double()
         logits[..., mask] = -torch.inf
         p = logits.softmax(-1)
@@ -86,6 +86,6 @@ def training_loss(model: PrismModel, x: Tensor, k: int, ys: int, regulariser: fl
         y, chosen, x = torch.cat(y), torch.cat(chosen), x.repeat(ys, 1)
         hidden = model.backbone(y)
         model.backbone.unembed(hidden)
-        quality = model.quality_head(hidden.float()).float()
+        quality = model.quality_head(hidden.float()).score.float()
     right = F.binary_cross_entropy_with_logits(quality, (x == y).float(), reduction="none")
     return (right * chosen).sum() / chosen.sum().clamp_min(1) + regulariser * denoising

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from prism.vocabulary import LOGITS_AT_ONCE, log_probability_through
+from prism.vocabulary import LOGITS_AT_ONCE, log_probability_in, log_probability_through
 
 Tokens = Int[Tensor, "b l"]
 Mask = Bool[Tensor, "b l"]
@@ -181,7 +181,10 @@ class Reading:
         """log f^i(tokens^i | x)."""
         if self._learned_through is not None and self._learns:
             return self._learned_through(self.rows, self.take(tokens))
-        return self.each(log_probability, self.take(tokens))
+        small = (
+            self._vocabulary is not None and self._vocabulary <= SMALL_VOCABULARY
+        )  # part of some larger kernel anyway
+        return self.each(log_probability if small or self._learns else log_probability_in, self.take(tokens))
 
     @property
     def _learns(self) -> bool:

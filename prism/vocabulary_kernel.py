@@ -42,11 +42,15 @@ def _differentiate(logits, tokens, normalisers, gradient, vocabulary, stride, BL
     tl.store(where, slope.to(logits.dtype.element_ty), mask=places < vocabulary)
 
 
-def normalise(
-    logits: Float[Tensor, "n v"], tokens: Int[Tensor, " n"]
-) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+@torch.library.custom_op(
+    "prism::normalise", mutates_args=(), schema="(Tensor logits, Tensor tokens) -> (Tensor, Tensor)"
+)
+def normalise(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """log softmax(logits)[token], and the logarithm of what the softmax is divided by."""
-    log_probabilities, normalisers = torch.empty((2, len(logits)), dtype=torch.float32, device=logits.device)
+    log_probabilities = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
+    normalisers = torch.empty_like(log_probabilities)
+    if not len(logits):
+        return log_probabilities, normalisers
     block = min(_BLOCK, triton.next_power_of_2(logits.shape[1]))
     with torch.cuda.device_of(logits):  # Triton launches on the current device, whatever the tensors'
         _normalise[(len(logits),)](
@@ -60,6 +64,12 @@ def normalise(
             num_warps=_WARPS,
         )
     return log_probabilities, normalisers
+
+
+@normalise.register_fake
+def _(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    log_probabilities = torch.empty_like(tokens, dtype=torch.float32)
+    return log_probabilities, torch.empty_like(log_probabilities)
 
 
 def differentiate(

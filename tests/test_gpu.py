@@ -108,6 +108,25 @@ def test_a_compiled_sampler_is_the_loop(name: str) -> None:
     assert torch.equal(found.tokens, prism.generate(model, state, policy, steps=8, noise=noise).tokens)
 
 
+@compiles
+def test_odds_read_by_the_kernel() -> None:
+    """In float32 and a vocabulary that is not small: as on a CPU, and in a compiled sampler."""
+    judged = prism.attach(tiny(vocabulary=300).detach(), prism.OddsConfig(64, heads=2)).eval()
+    assert judged.quality_head is not None
+    for weight in judged.quality_head.parameters():
+        torch.nn.init.normal_(weight, std=0.2, generator=torch.Generator().manual_seed(0))
+    x = torch.randint(1, 300, (4, 32), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = judged.predict(x).quality_logits
+        judged.cuda()
+        torch.testing.assert_close(judged.predict(x.cuda()).quality_logits.cpu(), expected, atol=1e-2, rtol=1e-2)
+    state, noise = prism.start(torch.zeros_like(x).cuda(), 0), prism.Noise.rows(0, 4, device="cuda")
+    policy = prism.Pair(prism.Counted(), prism.LowQuality(prism.Fixed(2)))
+    found = prism.Prepared(for_sampling(judged, torch.bfloat16), policy, steps=8, compiled=True)(state, noise)
+    assert (found.tokens > 0).all()
+    assert (found.remasks > 0).all()
+
+
 def test_a_folded_model_in_bf16_is_close() -> None:
     model = tiny().cuda()
     folded = for_sampling(model, torch.bfloat16)

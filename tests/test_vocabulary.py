@@ -12,7 +12,7 @@ from torch import Tensor
 
 import prism.vocabulary
 from prism.state import log_probability
-from prism.vocabulary import log_probability_through
+from prism.vocabulary import log_probability_in, log_probability_through
 
 SIZES = [(7, 300), (3, 5000), (5, 4096), (1, 257)]
 
@@ -46,6 +46,12 @@ def test_values_and_gradients_are_those_of_the_logits(
         torch.autograd.grad(found, learned, pull), torch.autograd.grad(expected, learned, pull), strict=True
     ):
         torch.testing.assert_close(one, other)
+
+
+def test_logits_that_nobody_learns_from() -> None:
+    """Also of a mask that is outside the vocabulary, which gets the last token's."""
+    logits, tokens = torch.randn(9, 300), torch.randint(2, 301, (9,))
+    torch.testing.assert_close(log_probability_in(logits, tokens), log_probability(logits, tokens))
 
 
 def test_what_does_not_learn_gets_no_gradient() -> None:
