@@ -134,6 +134,10 @@ Answer = TypeVar("Answer", Tensor, tuple[Tensor, ...])
 SMALL_VOCABULARY = 256
 
 
+def _is_small(vocabulary: int | None) -> bool:
+    return vocabulary is not None and vocabulary <= SMALL_VOCABULARY
+
+
 class Reading:
     """What the model says at some positions, at those of `where` at least.
 
@@ -236,6 +240,12 @@ def log_softmax(logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
     return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
 
 
+def aligned(hidden: Hidden, shift: int) -> Hidden:
+    """At every position the hidden state its token is predicted from: a shifted model's token i is predicted at i - shift, and
+    the first ones at their own."""
+    return torch.cat([hidden[:, :shift], hidden[:, :-shift]], dim=1) if shift else hidden
+
+
 class Prediction:
     """What one forward pass says of a batch: hidden states always, everything else only when and where it is asked for.
 
@@ -289,7 +299,7 @@ class Prediction:
     @property
     def is_small(self) -> bool:
         """Whether the vocabulary is small enough to be read everywhere."""
-        return self._vocabulary is not None and self._vocabulary <= SMALL_VOCABULARY
+        return _is_small(self._vocabulary)
 
     def _reading(self, where: Mask, index: Int[Tensor, " n"] | None) -> Reading:
         inside = None if index is None else index.clamp_max(where.numel() - 1)
@@ -304,11 +314,7 @@ class Prediction:
         return Reading(rows, self._allowed_there, self._vocabulary, where, index)
 
     def _rows(self, index: Int[Tensor, " n"] | None) -> Float[Tensor, "n d"]:
-        hidden = self.hidden
-        if self._shift:
-            # a shifted model predicts token i at position i - shift; the first positions predict themselves
-            hidden = torch.cat([hidden[:, : self._shift], hidden[:, : -self._shift]], dim=1)
-        rows = hidden.flatten(0, 1)
+        rows = aligned(self.hidden, self._shift).flatten(0, 1)
         # index_select, not hidden[where]: its gradient adds rows instead of sorting them
         return rows if index is None else rows.index_select(0, index)
 

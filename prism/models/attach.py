@@ -20,10 +20,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from prism.models.backbone import Backbone, Cache, Facts, aligned, log_odds, prediction_of
+from prism.models.backbone import Backbone, Cache, Facts, log_odds, prediction_of
 from prism.models.folder import CorrectorError, Folder, check_tensors, listed, write_json, write_tensors
 from prism.models.heads import ALL_HEADS, HeadConfig, QualityHead
-from prism.state import Hidden, Mask, Prediction, Tokens
+from prism.state import Hidden, Mask, Prediction, Tokens, aligned
 from prism.version import __version__
 
 FORMAT = 1
@@ -115,7 +115,7 @@ class PrismModel(nn.Module):
             return head(rows[None].to(next(head.parameters()).dtype)).score[0]
 
         def quality_in_rows(places: Int[Tensor, "b m"] | None = None) -> Float[Tensor, "b m"]:
-            seen = aligned(hidden, self.facts.field) if head.reads_vocabulary else hidden
+            seen = aligned(hidden, self.facts.field.value) if head.reads_vocabulary else hidden
             score, states = head(seen.to(next(head.parameters()).dtype), attend, places)
             if states is None:
                 return score

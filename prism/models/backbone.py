@@ -143,7 +143,7 @@ class Backbone(nn.Module, ABC):
 
 
 def prediction_of(backbone: Backbone, hidden: Hidden, field: Field | None = None) -> Prediction:
-    """The lazy prediction over hidden states of `backbone`, without a quality; `field` says where else it is to be read."""
+    """The lazy prediction over hidden states of `backbone`, without a quality; `field` is theirs, if not its own."""
     return Prediction(
         hidden,
         backbone.unembed,
@@ -154,14 +154,9 @@ def prediction_of(backbone: Backbone, hidden: Hidden, field: Field | None = None
     )
 
 
-def aligned(hidden: Hidden, field: Field) -> Hidden:
-    """The hidden states with that of token i at position i, whatever the field; the first predicts itself."""
-    return hidden if field is Field.SAME else torch.cat([hidden[:, :1], hidden[:, :-1]], dim=1)
-
-
 def log_odds(backbone: Backbone, states: Float[Tensor, "b m d"], tokens: Int[Tensor, "b m"]) -> Float[Tensor, "b m"]:
-    """log p/(1 - p) of each token, where p is what the vocabulary of `backbone` reads from its state; at a mask, which is no
-    token, as low as it can be."""
+    """log p/(1 - p) of each token, where p is what the vocabulary of `backbone` reads from the state at its own position; at a
+    mask, which is no token, as low as it can be."""
     everywhere = torch.ones_like(tokens, dtype=torch.bool)
     reading = prediction_of(backbone, states, Field.SAME).read(everywhere, tokens.numel())
     log_p = reading.of(tokens).view(tokens.shape).clamp(-60.0, -1e-5)

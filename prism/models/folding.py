@@ -168,7 +168,8 @@ def gelu_of(linear: nn.Linear, x: Float[Tensor, "b l d"]) -> Float[Tensor, "b l 
     if x.is_cuda and x.dtype != torch.float64:  # on a GPU this GELU is tanh's
         flat = torch._addmm_activation(linear.bias, x.flatten(0, -2), linear.weight.T, use_gelu=True)
         return flat.view(*x.shape[:-1], -1)
-    if x.device.type == "cpu" and x.dtype == torch.float32 and torch.backends.mkldnn.is_available():
+    plain = torch.compiler.is_compiling()  # which joins the two by itself, and knows no such operation
+    if not plain and x.device.type == "cpu" and x.dtype == torch.float32 and torch.backends.mkldnn.is_available():
         return torch.ops.mkldnn._linear_pointwise(x, linear.weight, linear.bias, "gelu", [], "tanh")
     return F.gelu(linear(x), approximate="tanh")
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from inspect import unwrap
+
 import pytest
 import torch
 
@@ -82,6 +84,7 @@ def test_gelu_in_one_operation() -> None:
     with torch.no_grad():
         expected = torch.nn.functional.gelu(linear(x), approximate="tanh")
         torch.testing.assert_close(gelu_of(linear, x), expected)
+        torch.testing.assert_close(torch.compile(unwrap(gelu_of), fullgraph=True)(linear, x), expected)
         torch.testing.assert_close(gelu_of(linear.double(), x.double()).float(), expected)  # the plain way
 
 

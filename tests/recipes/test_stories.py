@@ -151,7 +151,7 @@ def test_the_report_shows_what_was_measured(study: StoriesStudy) -> None:
         "Likelihood and diversity",
         "Does the head know",
         "same number",
-        "One thing changed",
+        "Other ways to tune",
     ):
         assert heading in page
     best = min(best_rows(_result(study, "sweep_3")), key=lambda row: row["nll"])

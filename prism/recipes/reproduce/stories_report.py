@@ -183,7 +183,7 @@ SECTIONS: tuple[Section, ...] = (
     _steps,
     knowledge,
     _listed("equal_remasks", "At the same number of remasks", "Strengths set so that all take back about as many."),
-    _listed("ablations", "One thing changed at a time", "Short fine-tunings of the same backbone."),
+    _listed("ablations", "Other ways to tune", "Short fine-tunings of the same backbone; P2-self needs no head."),
     _listed(
         "phases", "When remasking begins", "PRISM from different moments on, and with η that does not fall with N."
     ),

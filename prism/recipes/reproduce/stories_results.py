@@ -145,7 +145,7 @@ def knowledge(study: StoriesStudy) -> dict[str, Any]:
 
 
 def ablations(study: StoriesStudy) -> dict[str, Any]:
-    """One thing changed at a time, on short fine-tunings of the same backbone; P2-self, which needs no head, beside PRISM."""
+    """Other ways to tune, on short fine-tunings of the same backbone; P2-self, which needs no head, beside PRISM."""
     wanted = [
         (study.variant(name), replace(counted(policy, steps, times), steps=steps, nucleus=0.9))
         for name in VARIANTS
