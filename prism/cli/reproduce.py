@@ -23,6 +23,7 @@ from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.samples import Together
 from prism.evaluation.sandbox import cores, strongest
 from prism.models.causal import load_llama2c
+from prism.recipes.known_truth import writing_of
 from prism.recipes.reproduce import (
     functions,
     functions_report,
@@ -168,11 +169,14 @@ class ReproduceKnownTruth(Reproduction):
     """The causal model, a llama2.c checkpoint such as stories15M.bin."""
     scale: str = "tiny"
     """full (50M parameters, 302M tokens, one H200), or tiny (two CPU cores; it shows that everything runs)."""
+    tokenizer: Path | None = None
+    """Its tokenizer.bin, to read texts with; the one beside --truth if left out, and ids if there is none."""
 
     def run(self) -> dict[str, Any]:
         scale = pick(self.scale, stories.SCALES, "scale")
         truth = load_llama2c(self.truth)
-        study = StoriesStudy(scale, self._workshop(f"known-truth-{self.scale}"), truth)
+        writing = writing_of(self.truth, self.tokenizer, truth.llama.config.vocab_size)
+        study = StoriesStudy(scale, self._workshop(f"known-truth-{self.scale}"), truth, writing)
         settings = {"scale": scale, "truth": self.truth.name}
         results, report = stories_results.results_of(study), stories_report.write_report
         return self._make("known-truth", study, results, report, settings)
@@ -193,7 +197,7 @@ class ReproduceWikipedia(Reproduction):
     judge: str
     """The causal model that gives perplexity and MAUVE's features, of another family: a folder, a hub name or a GGUF file."""
     scale: str = "tiny"
-    """full (135M parameters, 590M tokens, 1,024 samples a row, one H200), or tiny (for tiny models on a CPU; it shows that
+    """full (135M parameters, 295M tokens, 1,024 samples a row, one H200), or tiny (for tiny models on a CPU; it shows that
     everything runs)."""
 
     def check(self) -> None:

@@ -24,11 +24,10 @@ from prism.cli.command import (
     require_head,
     show_record,
 )
-from prism.data.llama2c import Llama2c
 from prism.data.shards import MANIFEST, Corpus
 from prism.data.text import Files, load_tokenizer
 from prism.data.windows import TextWindows
-from prism.data.writing import Numbers, Text, Writing, has_tokenizer
+from prism.data.writing import Text, Writing, has_tokenizer
 from prism.evaluation.judge import Featuriser, Judge, load_encoder, load_judge
 from prism.evaluation.known_truth import evaluate_known_truth, own_samples
 from prism.evaluation.mauve import clustering, combined, require_mauve
@@ -40,6 +39,7 @@ from prism.models.causal import load_llama2c
 from prism.models.folder import write_whole
 from prism.models.folding import for_sampling
 from prism.models.hub import locate
+from prism.recipes.known_truth import writing_of
 from prism.recipes.sampling import Sampling
 from prism.sampling.prepared import Prepared
 from prism.state import State, start
@@ -288,7 +288,7 @@ class EvaluateKnownTruth(_Generates):
         policy, draw, schedule = self.build_policy(), self.build_draw(), self.build_schedule()
         truth = load_llama2c(self.truth)
         vocabulary = truth.llama.config.vocab_size
-        writing, model = self._writing(vocabulary), self.load()
+        writing, model = writing_of(self.truth, self.tokenizer, vocabulary), self.load()
         require_head(model, self.method())
         if model.facts.mask_id != vocabulary:
             raise ValueError(
@@ -341,18 +341,6 @@ class EvaluateKnownTruth(_Generates):
         record = clock.record("evaluate known-truth", self, seed=self.seed, model=model, name=self.model)
         show_record(record)
         return {**summary, "policy": plain(policy), "record": plain(record)}
-
-    def _writing(self, vocabulary: int) -> Writing:
-        beside = self.truth.with_name("tokenizer.bin")
-        path = self.tokenizer or (beside if beside.is_file() else None)
-        if path is None:
-            return Numbers(vocabulary + 1)
-        writing = Llama2c.load(path)
-        if len(writing) != vocabulary:
-            raise ValueError(
-                f"{path} has {len(writing)} tokens and the truth {vocabulary}; name its own with --tokenizer."
-            )
-        return writing
 
 
 def _each(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from jaxtyping import Integer
 from torch import Tensor
 
+from prism.data.llama2c import Llama2c
+from prism.data.writing import Numbers, Writing
 from prism.models.causal import Causal
 from prism.noise import Noise
 from prism.sampling.draw import Draw
@@ -35,3 +38,16 @@ def corpus(
         if done is not None:
             done(last)
     return rows
+
+
+def writing_of(truth: Path, tokenizer: Path | None, vocabulary: int) -> Writing:
+    """What reads the texts of a llama2.c checkpoint: the tokenizer that is given, or the one beside it, or ids if there is
+    none."""
+    beside = truth.with_name("tokenizer.bin")
+    path = tokenizer or (beside if beside.is_file() else None)
+    if path is None:
+        return Numbers(vocabulary + 1)
+    writing = Llama2c.load(path)
+    if len(writing) != vocabulary:
+        raise ValueError(f"{path} has {len(writing)} tokens and the truth {vocabulary}; name its own with --tokenizer.")
+    return writing

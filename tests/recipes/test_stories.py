@@ -12,12 +12,14 @@ import pytest
 import torch
 from stand_ins import tiny_truth
 
+from prism.data.writing import Numbers
 from prism.evaluation.mauve import Clustering
 from prism.recipes.reproduce.stories import SCALES, VARIANTS, StoriesStudy
 from prism.recipes.reproduce.stories_report import best_rows, write_report
 from prism.recipes.reproduce.stories_results import results_of
 from prism.recipes.reproduce.strengths import best_of, prism, training_free
 from prism.recipes.reproduce.workshop import Workshop
+from prism.recipes.sampling import Sampling
 
 TINY = SCALES["tiny"]
 MICRO = replace(
@@ -37,7 +39,7 @@ MICRO = replace(
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoriesStudy]:
     folder = tmp_path_factory.mktemp("study")
-    study = StoriesStudy(MICRO, Workshop(folder / "models", folder / "results"), tiny_truth())
+    study = StoriesStudy(MICRO, Workshop(folder / "models", folder / "results"), tiny_truth(), Numbers(13))
     with pytest.MonkeyPatch.context() as patch:
         few = ("main", "k=32, n_y=1", "final-layer head", "tuned backbone")
         patch.setattr("prism.recipes.reproduce.stories_results.VARIANTS", {name: VARIANTS[name] for name in few})
@@ -152,7 +154,34 @@ def test_the_report_shows_what_was_measured(study: StoriesStudy) -> None:
         "Does the head know",
         "same number",
         "Other ways to tune",
+        "PRISM against every method that needs no training",
     ):
         assert heading in page
     best = min(best_rows(_result(study, "sweep_3")), key=lambda row: row["nll"])
     assert f"| {best['excess']:.3f} [" in page
+
+
+def test_texts_to_read_are_those_that_were_judged(study: StoriesStudy) -> None:
+    told = _result(study, "texts")
+    row = _result(study, "sweep_3")["rows"][0]
+    run = study.write(study.load(study.tuned()), Sampling(**row["sampling"]))
+    assert told["runs"][row["name"]] == list(map(Numbers(13).text, run.tokens.tolist()))
+    assert told["truth"] == list(map(Numbers(13).text, study.own().tokens[:3].tolist()))
+    write_report(study.workshop.results)
+    assert told["truth"][0].split()[0] == str(study.truth.start)
+    assert told["truth"][0][:20] in (study.workshop.results / "samples.md").read_text()
+
+
+def test_the_truths_own_features_are_kept(study: StoriesStudy) -> None:
+    found = study.own_features()
+    np.testing.assert_allclose(found, study.features(study.own().tokens), rtol=1e-3, atol=1e-4)  # kept in 16 bits
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StoriesStudy, "own", lambda self, seed=0: pytest.fail("written again"))
+        np.testing.assert_array_equal(study.own_features(), found)
+
+
+def test_only_methods_that_need_no_training_are_judged_by(study: StoriesStudy) -> None:
+    swept = _result(study, "sweep_3")
+    also = {**swept, "rows": [*swept["rows"], *_result(study, "likelihood")["rows"]]}
+    assert {row["weights"] for row in best_rows(also, trained=False)} == {"prism"}
+    assert len(best_rows(also)) > len(best_rows(also, trained=False))

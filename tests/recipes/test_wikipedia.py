@@ -27,8 +27,9 @@ from prism.models.dit import DiT
 from prism.models.hub import load_backbone, load_model, save_backbone
 from prism.models.llama import Llama
 from prism.recipes.reproduce.strengths import best_of
+from prism.recipes.reproduce.texts_report import verdicts
 from prism.recipes.reproduce.wikipedia import CANDIDATES, PAPER, SCALES, VARIANTS, WikipediaStudy
-from prism.recipes.reproduce.wikipedia_report import compared, verdicts
+from prism.recipes.reproduce.wikipedia_report import compared
 from prism.recipes.reproduce.wikipedia_results import TRAINING_FREE, results_of
 from prism.recipes.reproduce.workshop import Workshop
 from prism.sampling.order import TopProbability

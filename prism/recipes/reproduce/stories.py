@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
+from prism.data.writing import Writing
 from prism.evaluation.known_truth import evaluate_known_truth, own_samples
 from prism.evaluation.text import TextRun
 from prism.losses.denoising import DenoisingLoss
@@ -156,8 +157,8 @@ SCALES: dict[str, Scale] = {
 class StoriesStudy:
     """The truth, its corpus, and the models by name, each made when it is first asked for."""
 
-    def __init__(self, scale: Scale, workshop: Workshop, truth: Causal) -> None:
-        self.scale, self.workshop = scale, workshop
+    def __init__(self, scale: Scale, workshop: Workshop, truth: Causal, writing: Writing) -> None:
+        self.scale, self.workshop, self.writing = scale, workshop, writing
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.truth = Causal(truth.llama.to(self.device), truth.start)
         self.kept = Kept(workshop.models / "samples")
@@ -192,11 +193,19 @@ class StoriesStudy:
         return (torch.arange(rows.shape[1], device=rows.device) > 0).expand(rows.shape)
 
     @lru_cache(maxsize=1)  # noqa: B019 (a study lives as long as the process)
-    def own(self, *, seed: int = TRUTH_SEED) -> TextRun:
+    def own(self, seed: int = TRUTH_SEED) -> TextRun:
         """What the truth itself writes: its entropy, and the texts MAUVE compares with."""
         return own_samples(
             self.truth, samples=self.scale.samples, length=self.scale.length, seed=seed, batch=self.scale.at_once
         )
+
+    def own_features(self, seed: int = TRUTH_SEED) -> Float[np.ndarray, "n d"]:
+        """Of these texts, kept: where there is no GPU, writing them takes longer than all the rest of MAUVE."""
+        name = f"the truth, seed={seed}"
+        if (features := self.kept.features(name)) is None:
+            tokens = self.own(seed).tokens
+            self.kept.write(name, tokens, features := self.features(tokens))
+        return features
 
     def pretrained(self) -> Path:
         def make() -> DiT:

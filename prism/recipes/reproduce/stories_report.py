@@ -17,6 +17,7 @@ from prism.recipes.reproduce.report import (
     write_page,
 )
 from prism.recipes.reproduce.strengths import best_of
+from prism.recipes.reproduce.texts_report import verdict_table, with_mauve, write_samples_page
 
 
 def write_report(results: Path) -> Path:
@@ -47,39 +48,44 @@ def _by_steps(found: dict[str, Result]) -> dict[int, Result]:
     return dict(sorted(by_steps.items()))
 
 
-def best_rows(result: Result) -> list[Result]:
-    """Every method's best setting: the most likely text among the settings as diverse as the data."""
-    labels = dict.fromkeys(_label(row) for row in result["rows"])
-    return [
-        best_of([row for row in result["rows"] if _label(row) == label], result["truth"]["entropy"]) for label in labels
-    ]
+def best_rows(result: Result, *, trained: bool = True) -> list[Result]:
+    """Every method's best setting: the most likely text among the settings as diverse as the data. Without `trained`, of PRISM
+    and the methods that need no training."""
+    rows = [row for row in result["rows"] if trained or row["weights"] == "prism"]
+    labels = dict.fromkeys(map(_label, rows))
+    return [best_of([row for row in rows if _label(row) == label], result["truth"]["entropy"]) for label in labels]
 
 
 def main_table(found: dict[str, Result]) -> str:
     """Every method's best setting at the fewest steps, the likeliest first."""
-    scores = {row["name"]: row for row in found.get("mauve", {}).get("rows", [])}
     lines = []
     for steps, result in list(_by_steps(found).items())[:2]:
-        for row in sorted(best_rows(result), key=lambda row: row["nll"]):
-            score = scores.get(row["name"])
+        for row in sorted(with_mauve(found, best_rows(result)), key=lambda row: row["nll"]):
             lines.append(
                 [
                     steps,
                     _label(row),
                     setting(row),
+                    f"{row['nfe']:.0f}",
                     with_interval(row, "excess"),
                     with_interval(row, "entropy"),
-                    "–" if score is None else with_interval(score, "mauve"),
+                    with_interval(row, "mauve") if "mauve" in row else "–",
                     f"{row['repetition_4']:.3f}",
                     f"{row['remasks']:.0f}",
                     f"{row['seconds']:.1f}",
                 ]
             )
-        truth = result["truth"]
+        truth, ceiling = result["truth"], found.get("mauve", {}).get("truth")
         lines.append(
-            [steps, "*the truth itself*", "", "0", with_interval(truth, "entropy"), "", f"{truth['repetition_4']:.3f}"]
+            [
+                *("", "*the truth itself*", "", "", "0"),
+                with_interval(truth, "entropy"),
+                "–" if ceiling is None else with_interval(ceiling, "mauve"),
+                f"{truth['repetition_4']:.3f}",
+            ]
         )
-    headings = ["N", "method", "setting", "excess", "entropy", "MAUVE", "repeated 4-grams", "remasks", "s"]
+    headings = ["N", "method", "setting", "forward passes", "excess", "entropy", "MAUVE", "repeated 4-grams"]
+    headings += ["remasks", "s"]
     return table(headings, [[*line, *[""] * (len(headings) - len(line))] for line in lines])
 
 
@@ -92,26 +98,65 @@ def _main(found: dict[str, Result], results: Path) -> str:
     )
 
 
+def _verdict(found: dict[str, Result], results: Path) -> str:
+    by_steps = {steps: result for steps, result in _by_steps(found).items() if f"sweep_{steps}" in found}
+    if not by_steps:
+        return ""
+    rows = {steps: with_mauve(found, best_rows(result, trained=False)) for steps, result in by_steps.items()}
+    entropy = next(iter(by_steps.values()))["truth"]["entropy"]
+    regardless = [
+        [steps, row["method"], setting(row), with_interval(row, "excess"), with_interval(row, "entropy")]
+        for steps, result in by_steps.items()
+        for row in _likeliest(result)
+    ]
+    return (
+        f"## PRISM against every method that needs no training\n\n{verdict_table(rows, entropy)}\n\nWhoever does not mind "
+        "the loss of diversity finds likelier texts; the four likeliest methods then are:\n\n"
+        + table(["N", "method", "setting", "excess", "entropy"], regardless)
+    )
+
+
+def _likeliest(result: Result, count: int = 4) -> list[Result]:
+    """The likeliest methods, each at its likeliest setting, whatever its entropy."""
+    rows = sorted((row for row in result["rows"] if row["weights"] == "prism"), key=lambda row: row["nll"])
+    return list({row["method"]: row for row in reversed(rows)}.values())[::-1][:count]
+
+
+def _texts(found: dict[str, Result], results: Path) -> str:
+    if "texts" not in found:
+        return ""
+    told = found["texts"]["runs"]
+    rows = [row for result in _by_steps(found).values() for row in best_rows(result) if row["name"] in told]
+    runs = [(f"{_label(row)}, {row['steps']} forward passes, {setting(row)}", told[row["name"]]) for row in rows]
+    return write_samples_page(
+        results, "Text whose truth is known: texts", [("The truth", found["texts"]["truth"]), *runs]
+    )
+
+
 def _steps(found: dict[str, Result], results: Path) -> str:
     by_steps = _by_steps(found)
     if not by_steps:
         return ""
     lines: dict[str, list[tuple[int, Result]]] = {}
     for steps, result in by_steps.items():
-        for row in best_rows(result):
+        for row in with_mauve(found, best_rows(result)):
             lines.setdefault(_label(row), []).append((steps, row))
-    with Figure(results / "steps.svg", 2) as axes:
+    shown = {"excess": "excess, nats a token", "entropy": "entropy, nats", "mauve": "MAUVE"}
+    if "mauve" not in found:
+        del shown["mauve"]
+    with Figure(results / "steps.svg", len(shown)) as axes:
         for label, points in lines.items():
             colour, line = _style(label)
-            for ax, what in zip(axes, ("excess", "entropy"), strict=True):
-                places = [steps for steps, _ in points]
-                ax.plot(places, [row[what] for _, row in points], line, color=colour, label=label, marker=".")
-                ax.set(xlabel="forward passes", ylabel=f"{what}, nats", xscale="log")
+            for ax, what in zip(axes, shown, strict=True):
+                known = [(steps, row[what]) for steps, row in points if what in row]
+                ax.plot(*zip(*known, strict=True), line, color=colour, label=label, marker=".")
+                ax.set(xlabel="N", ylabel=shown[what], xscale="log")
                 ax.set_xticks(list(by_steps), [str(steps) for steps in by_steps])
+                ax.minorticks_off()
         truth = next(iter(by_steps.values()))["truth"]["entropy"]
         axes[1].axhline(truth, color="0.7", linewidth=0.8)
         axes[0].legend(fontsize=6, ncols=2)
-    return "## More forward passes\n\n![excess and entropy over forward passes](steps.svg)"
+    return "## More forward passes\n\n![excess, entropy and MAUVE over forward passes](steps.svg)"
 
 
 def _frontier(found: dict[str, Result], results: Path) -> str:
@@ -179,6 +224,7 @@ def _training(found: dict[str, Result], results: Path) -> str:
 SECTIONS: tuple[Section, ...] = (
     _training,
     _main,
+    _verdict,
     _frontier,
     _steps,
     knowledge,
@@ -187,4 +233,5 @@ SECTIONS: tuple[Section, ...] = (
     _listed(
         "phases", "When remasking begins", "PRISM from different moments on, and with η that does not fall with N."
     ),
+    _texts,
 )

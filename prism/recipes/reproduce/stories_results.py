@@ -7,19 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from prism.evaluation.known_truth import blank
+from prism.evaluation.known_truth import blank, own_samples
 from prism.evaluation.mauve import mauve, require_mauve
 from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.statistics import difference
 from prism.evaluation.text import TextRun, figure
 from prism.recipes.reproduce.knowledge import knowledge_of
-from prism.recipes.reproduce.stories import MAIN, VARIANTS, StoriesStudy
+from prism.recipes.reproduce.stories import MAIN, TRUTH_SEED, VARIANTS, StoriesStudy
 from prism.recipes.reproduce.strengths import NUCLEI, best_of, counted, prism, training_free, with_steps
-from prism.recipes.reproduce.texts import about, mauve_rows
+from prism.recipes.reproduce.texts import about, mauve_rows, runs_so_far
 from prism.recipes.sampling import Sampling
 
 LIKELIHOOD = ("prism-likelihood", "prism-entropy")
 """The methods that read a vocabulary head tuned to judge."""
+OTHER_SEED = 7
+"""Of texts of the truth that are compared with other texts of the truth: the most there is to reach."""
+SHOWN = 3
+"""Texts of a run to read."""
 
 
 def sweep(steps: int) -> Callable[[StoriesStudy], dict[str, Any]]:
@@ -100,11 +104,22 @@ def _row(study: StoriesStudy, run: TextRun, own: TextRun, sampling: Sampling, we
 def mauve_scores(study: StoriesStudy) -> dict[str, Any]:
     """MAUVE of every run so far against the truth's own texts, from the features that were kept; delete its file after more."""
     require_mauve()
-    clock, own = Stopwatch(), study.features(study.own().tokens)
+    clock, own = Stopwatch(), study.own_features()
     rows = mauve_rows(study.workshop, study.kept, own)
-    ceiling = mauve(own, study.features(study.own(seed=7).tokens)).score
+    ceiling = mauve(own, study.own_features(OTHER_SEED)).score
     record = clock.record("reproduce known-truth", study.scale, seed=0)
     return {"truth": figure("mauve", ceiling), "rows": rows, "record": plain(record)}
+
+
+def texts(study: StoriesStudy) -> dict[str, Any]:
+    """Texts to read: the first ones of the truth, and of every run so far that was kept; delete its file after more."""
+    own = own_samples(study.truth, samples=SHOWN, length=study.scale.length, seed=TRUTH_SEED, batch=SHOWN)
+    runs = {
+        row["name"]: [study.writing.text(tokens) for tokens in kept[:SHOWN].tolist()]
+        for _, row in runs_so_far(study.workshop)
+        if (kept := study.kept.tokens(row["name"])) is not None
+    }
+    return {"truth": [study.writing.text(tokens) for tokens in own.tokens.tolist()], "runs": runs}
 
 
 def equal_remasks(study: StoriesStudy) -> dict[str, Any]:
@@ -191,4 +206,5 @@ def results_of(study: StoriesStudy) -> dict[str, Callable[[StoriesStudy], dict[s
         "ablations": ablations,
         "phases": phases,
         "mauve": mauve_scores,
+        "texts": texts,
     }

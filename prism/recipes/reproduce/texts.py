@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -102,17 +102,30 @@ class Kept:
 
     def features(self, name: str) -> Float[np.ndarray, "n d"] | None:
         """None where nothing was kept under that name."""
+        found = self._read(name, "features")
+        return None if found is None else found.astype(np.float32)
+
+    def tokens(self, name: str) -> Integer[np.ndarray, "n l"] | None:
+        return self._read(name, "tokens")
+
+    def _read(self, name: str, part: str) -> np.ndarray | None:
         file = self.path(name, ".npz")
-        return np.load(file)["features"].astype(np.float32) if file.is_file() else None
+        return np.load(file)[part] if file.is_file() else None
+
+
+def runs_so_far(workshop: Workshop) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows of every result there is, with its name."""
+    for result in sorted(path.stem for path in workshop.results.glob("*.json")):
+        for row in workshop.result(result, dict).get("rows", []):
+            yield result, row
 
 
 def mauve_rows(workshop: Workshop, kept: Kept, written: Float[np.ndarray, "n d"]) -> list[dict[str, Any]]:
-    """MAUVE against `written`, features of texts to be like, of every run in every result so far that was kept."""
+    """MAUVE against `written`, features of texts to be like, of every run so far that was kept."""
     rows = []
-    for result in sorted(path.stem for path in workshop.results.glob("*.json")):
-        for row in workshop.result(result, dict).get("rows", []):
-            if (features := kept.features(row["name"])) is not None:
-                score = mauve(written, features).score
-                rows.append({"name": row["name"], "result": result, **figure("mauve", score)})
-                workshop.tell(f"  {row['name']}: MAUVE {score.value:.3f}")
+    for result, row in runs_so_far(workshop):
+        if (features := kept.features(row["name"])) is not None:
+            score = mauve(written, features).score
+            rows.append({"name": row["name"], "result": result, **figure("mauve", score)})
+            workshop.tell(f"  {row['name']}: MAUVE {score.value:.3f}")
     return rows

@@ -3,9 +3,7 @@ else."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from textwrap import indent, wrap
 
 from prism.recipes.reproduce.report import (
     STYLE,
@@ -19,6 +17,7 @@ from prism.recipes.reproduce.report import (
     write_page,
 )
 from prism.recipes.reproduce.strengths import NEAR
+from prism.recipes.reproduce.texts_report import verdict_table, with_mauve, write_samples_page
 
 HEADINGS = ["N", "method", "setting", "nats a token", "perplexity", "entropy", "MAUVE", "distinct 2-grams"]
 HEADINGS += ["repeated 4-grams", "remasks", "s"]
@@ -38,35 +37,6 @@ def compared(found: dict[str, Result], kind: str = "methods") -> dict[int, list[
     """The rows of all results of a kind by their number of steps, the fewest first."""
     of = {name.removeprefix(f"{kind}_"): result for name, result in found.items() if name.startswith(f"{kind}_")}
     return dict(sorted((int(steps), with_mauve(found, result["rows"])) for steps, result in of.items()))
-
-
-def with_mauve(found: dict[str, Result], rows: Sequence[Result]) -> list[Result]:
-    """The rows, and the MAUVE of those that have one by now."""
-    scores = {row["name"]: row for row in found.get("mauve", {}).get("rows", [])}
-    return [scores.get(row["name"], {}) | row for row in rows]
-
-
-def verdicts(rows: Sequence[Result], entropy: float) -> list[Result]:
-    """PRISM against every rival with as many steps: whether its texts are likelier and nearer to the data, and whether it is
-    no less diverse than allowed: within 0.1 nats of the data or of the rival."""
-    prism = next(row for row in rows if row["method"] == "prism")
-    return [
-        {
-            "rival": row["method"],
-            "likelier": _above(row, prism, "nll"),
-            "nearer": _above(prism, row, "mauve") if "mauve" in prism and "mauve" in row else "–",
-            "diverse": min(abs(prism["entropy"] - other) for other in (entropy, row["entropy"])) <= NEAR,
-        }
-        for row in rows
-        if row is not prism
-    ]
-
-
-def _above(higher: Result, lower: Result, name: str) -> str:
-    """Whether one figure lies above another, and whether their intervals leave no doubt."""
-    if higher[name] <= lower[name]:
-        return "no"
-    return "yes" if higher[f"{name}_interval"][0] > lower[f"{name}_interval"][1] else "yes, intervals overlap"
 
 
 def line(row: Result) -> list[str]:
@@ -153,19 +123,7 @@ def _verdict(found: dict[str, Result], results: Path) -> str:
     by_steps = {steps: rows for steps, rows in compared(found).items() if f"sweep_{steps}" in found}
     if not by_steps or "data" not in found:
         return ""
-    lines = [
-        [steps, one["rival"], one["likelier"], one["nearer"], "yes" if one["diverse"] else "no"]
-        for steps, rows in by_steps.items()
-        for one in verdicts(rows, found["data"]["entropy"])
-    ]
-    headings = [
-        "N",
-        "PRISM against",
-        "likelier",
-        "MAUVE higher",
-        f"entropy within {NEAR} nats of the data's or the rival's",
-    ]
-    return f"## PRISM against every other\n\n{table(headings, lines)}"
+    return f"## PRISM against every other\n\n{verdict_table(by_steps, found['data']['entropy'])}"
 
 
 def _frontier(found: dict[str, Result], results: Path) -> str:
@@ -234,18 +192,12 @@ def _texts(found: dict[str, Result], results: Path) -> str:
     by_steps = compared(found)
     if not by_steps or "data" not in found:
         return ""
-    parts = ["# Wikipedia: texts\n\nThe first of every run, as they came."]
-    parts.append(_quoted("Held-out text", found["data"]["texts"]))
-    for steps, rows in by_steps.items():
-        parts += [_quoted(f"{row['method']}, {steps} forward passes, {setting(row)}", row["texts"]) for row in rows]
-    (results / "samples.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-    return "## To read\n\n[The first texts of every run.](samples.md)"
-
-
-def _quoted(title: str, texts: Sequence[str]) -> str:
-    """As blocks of code, so that nothing in a text is taken for markup."""
-    wrapped = ("\n".join("\n".join(wrap(part, 110)) for part in text.splitlines()) for text in texts)
-    return "\n\n".join([f"## {title}", *(indent(text, "    ", lambda part: True) for text in wrapped)])
+    runs = [
+        (f"{row['method']}, {steps} forward passes, {setting(row)}", row["texts"])
+        for steps, rows in by_steps.items()
+        for row in rows
+    ]
+    return write_samples_page(results, "Wikipedia: texts", [("Held-out text", found["data"]["texts"]), *runs])
 
 
 SECTIONS: tuple[Section, ...] = (
