@@ -30,6 +30,7 @@ MICRO = replace(
     pretraining=replace(TINY.pretraining, steps=2, evaluate_every=2),
     finetuning=replace(TINY.finetuning, steps=2, evaluate_every=2),
     samples=3,
+    raced=5,
     at_once=3,
     steps=(3, 4, 6),
     witnesses=2,
@@ -155,6 +156,7 @@ def test_the_report_shows_what_was_measured(study: StoriesStudy) -> None:
         "same number",
         "Other ways to tune",
         "PRISM against every method that needs no training",
+        "The best of them again",
     ):
         assert heading in page
     best = min(best_rows(_result(study, "sweep_3")), key=lambda row: row["nll"])
@@ -173,11 +175,11 @@ def test_texts_to_read_are_those_that_were_judged(study: StoriesStudy) -> None:
 
 
 def test_the_truths_own_features_are_kept(study: StoriesStudy) -> None:
-    found = study.own_features()
+    found = study.own_features(3)
     np.testing.assert_allclose(found, study.features(study.own().tokens), rtol=1e-3, atol=1e-4)  # kept in 16 bits
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StoriesStudy, "own", lambda self, seed=0: pytest.fail("written again"))
-        np.testing.assert_array_equal(study.own_features(), found)
+        patch.setattr(StoriesStudy, "own", lambda self, *_, **__: pytest.fail("written again"))
+        np.testing.assert_array_equal(study.own_features(3), found)
 
 
 def test_only_methods_that_need_no_training_are_judged_by(study: StoriesStudy) -> None:
@@ -185,3 +187,11 @@ def test_only_methods_that_need_no_training_are_judged_by(study: StoriesStudy) -
     also = {**swept, "rows": [*swept["rows"], *_result(study, "likelihood")["rows"]]}
     assert {row["weights"] for row in best_rows(also, trained=False)} == {"prism"}
     assert len(best_rows(also)) > len(best_rows(also, trained=False))
+
+
+def test_the_best_are_told_apart_by_more_texts_than_they_were_chosen_by(study: StoriesStudy) -> None:
+    swept, raced = (_result(study, f"{kind}_3")["rows"] for kind in ("sweep", "race"))
+    best = sorted(best_rows(_result(study, "sweep_3")), key=lambda row: (row["method"] != "prism", row["nll"]))[:4]
+    assert [row["method"] for row in raced] == [row["method"] for row in best]
+    assert all(row["samples"] == 5 for row in raced)
+    assert not {row["name"] for row in raced} & {row["name"] for row in swept}

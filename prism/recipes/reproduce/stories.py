@@ -56,6 +56,8 @@ class Scale:
     finetuning: Optimisation
     ablation: Optimisation
     samples: int
+    raced: int
+    """Texts of each of the best methods, where fewer could not tell them apart."""
     at_once: int
     """Sequences sampled at a time."""
     steps: tuple[int, ...]
@@ -133,6 +135,7 @@ SCALES: dict[str, Scale] = {
         finetuning=on_gpu(700, 256, lr=1.5e-4, warmup=50, looks=2),
         ablation=on_gpu(300, 256, lr=1.5e-4, warmup=20, looks=1),
         samples=2_000,
+        raced=8_000,
         at_once=500,
         steps=(16, 32, 64, 128, 256),
     ),
@@ -147,6 +150,7 @@ SCALES: dict[str, Scale] = {
         finetuning=on_cpu(6, 8, lr=1e-3),
         ablation=on_cpu(2, 8, lr=1e-3),
         samples=6,
+        raced=8,
         at_once=4,
         steps=(4, 8),
         witnesses=4,
@@ -192,18 +196,22 @@ class StoriesStudy:
         """Everything but the start token; one row of it in memory, however many there are."""
         return (torch.arange(rows.shape[1], device=rows.device) > 0).expand(rows.shape)
 
-    @lru_cache(maxsize=1)  # noqa: B019 (a study lives as long as the process)
-    def own(self, seed: int = TRUTH_SEED) -> TextRun:
+    @lru_cache(maxsize=2)  # noqa: B019 (a study lives as long as the process)
+    def own(self, samples: int | None = None, *, seed: int = TRUTH_SEED) -> TextRun:
         """What the truth itself writes: its entropy, and the texts MAUVE compares with."""
         return own_samples(
-            self.truth, samples=self.scale.samples, length=self.scale.length, seed=seed, batch=self.scale.at_once
+            self.truth,
+            samples=samples or self.scale.samples,
+            length=self.scale.length,
+            seed=seed,
+            batch=self.scale.at_once,
         )
 
-    def own_features(self, seed: int = TRUTH_SEED) -> Float[np.ndarray, "n d"]:
+    def own_features(self, samples: int, *, seed: int = TRUTH_SEED) -> Float[np.ndarray, "n d"]:
         """Of these texts, kept: where there is no GPU, writing them takes longer than all the rest of MAUVE."""
-        name = f"the truth, seed={seed}"
+        name = f"the truth, seed={seed}, {samples} texts"
         if (features := self.kept.features(name)) is None:
-            tokens = self.own(seed).tokens
+            tokens = self.own(samples, seed=seed).tokens
             self.kept.write(name, tokens, features := self.features(tokens))
         return features
 

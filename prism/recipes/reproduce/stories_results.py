@@ -24,6 +24,8 @@ OTHER_SEED = 7
 """Of texts of the truth that are compared with other texts of the truth: the most there is to reach."""
 SHOWN = 3
 """Texts of a run to read."""
+RIVALS, RACE_SEED = 3, 1
+"""Of PRISM in the race, and the seed of its texts: others than those that settings were chosen by."""
 
 
 def sweep(steps: int) -> Callable[[StoriesStudy], dict[str, Any]]:
@@ -52,8 +54,32 @@ def methods(steps: int) -> Callable[[StoriesStudy], dict[str, Any]]:
 def _best_with(study: StoriesStudy, rows: Sequence[dict[str, Any]], steps: int) -> list[Sampling]:
     """Every method's best setting, carried over to so many steps."""
     own = study.own().summary()["entropy"]
-    of = {name: [row for row in rows if row["method"] == name] for name in dict.fromkeys(row["method"] for row in rows)}
-    return [with_steps(Sampling(**best_of(rows, own)["sampling"]), steps) for rows in of.values()]
+    of = [[row for row in rows if row["method"] == name] for name in _names(rows)]
+    return [with_steps(Sampling(**best_of(some, own)["sampling"]), steps) for some in of]
+
+
+def _names(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Of the methods, each once."""
+    return list(dict.fromkeys(row["method"] for row in rows))
+
+
+def race(steps: int) -> Callable[[StoriesStudy], dict[str, Any]]:
+    def measure(study: StoriesStudy) -> dict[str, Any]:
+        clock, samples = Stopwatch(), study.scale.raced
+        swept = study.workshop.result(f"sweep_{steps}", lambda: sweep(steps)(study))["rows"]
+        entropy, own = study.own().summary()["entropy"], study.own(samples)
+        of = {name: best_of([row for row in swept if row["method"] == name], entropy) for name in _names(swept)}
+        rivals = sorted((row for name, row in of.items() if name != "prism"), key=lambda row: row["nll"])
+        ahead = [of["prism"], *rivals[:RIVALS]]
+        chosen = [replace(Sampling(**row["sampling"]), seed=RACE_SEED) for row in ahead]
+        rows = [_row(study, study.tuned(), one, own, samples=samples) for one in chosen]
+        study.own_features(samples)  # MAUVE's, while there is a GPU
+        return {**_recorded(study, clock, rows, study.load(study.tuned())), "truth": own.summary()}
+
+    measure.__doc__ = (
+        f"PRISM and the best others with {steps} forward passes at their best settings: new texts, and more of them."
+    )
+    return measure
 
 
 def likelihood(study: StoriesStudy) -> dict[str, Any]:
@@ -84,29 +110,33 @@ def _recorded(study: StoriesStudy, clock: Stopwatch, rows: list[dict[str, Any]],
 def _rows(
     study: StoriesStudy, wanted: Sequence[tuple[Path, Sampling]], *, compiled: bool = True
 ) -> list[dict[str, Any]]:
-    rows, own = [], study.own()
-    for weights, sampling in wanted:
-        run = study.write(study.load(weights, compiled=compiled), sampling)
-        rows.append(_row(study, run, own, sampling, weights.parent.name))
-        row = rows[-1]
-        study.workshop.tell(
-            f"  {row['name']}: excess {row['excess']:.3f}, entropy {row['entropy']:.3f}, {row['seconds']:.1f} s"
-        )
-    return rows
+    return [_row(study, weights, sampling, study.own(), compiled=compiled) for weights, sampling in wanted]
 
 
-def _row(study: StoriesStudy, run: TextRun, own: TextRun, sampling: Sampling, weights: str) -> dict[str, Any]:
-    described = about(weights, sampling)
+def _row(
+    study: StoriesStudy,
+    weights: Path,
+    sampling: Sampling,
+    own: TextRun,
+    *,
+    samples: int | None = None,
+    compiled: bool = True,
+) -> dict[str, Any]:
+    described = about(weights.parent.name, sampling)
+    run = study.write(study.load(weights, compiled=compiled), sampling, samples=samples)
     study.kept.write(described["name"], run.tokens, study.features(run.tokens))
-    return {**described, **run.summary(), **figure("excess", difference(run.nll, own.nll))}
+    row = {**described, **run.summary(), **figure("excess", difference(run.nll, own.nll))}
+    told = f"excess {row['excess']:.3f}, entropy {row['entropy']:.3f}, {row['seconds']:.1f} s"
+    study.workshop.tell(f"  {row['name']}: {told}")
+    return row
 
 
 def mauve_scores(study: StoriesStudy) -> dict[str, Any]:
     """MAUVE of every run so far against the truth's own texts, from the features that were kept; delete its file after more."""
     require_mauve()
-    clock, own = Stopwatch(), study.own_features()
-    rows = mauve_rows(study.workshop, study.kept, own)
-    ceiling = mauve(own, study.own_features(OTHER_SEED)).score
+    clock, samples = Stopwatch(), study.scale.samples
+    rows = mauve_rows(study.workshop, study.kept, study.own_features)
+    ceiling = mauve(study.own_features(samples), study.own_features(samples, seed=OTHER_SEED)).score
     record = clock.record("reproduce known-truth", study.scale, seed=0)
     return {"truth": figure("mauve", ceiling), "rows": rows, "record": plain(record)}
 
@@ -202,6 +232,7 @@ def results_of(study: StoriesStudy) -> dict[str, Callable[[StoriesStudy], dict[s
         "knowledge": knowledge,
         "equal_remasks": equal_remasks,
         "likelihood": likelihood,
+        **{f"race_{steps}": race(steps) for steps in few},
         **{f"methods_{steps}": methods(steps) for steps in many},
         "ablations": ablations,
         "phases": phases,

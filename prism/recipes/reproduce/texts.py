@@ -120,12 +120,12 @@ def runs_so_far(workshop: Workshop) -> Iterator[tuple[str, dict[str, Any]]]:
             yield result, row
 
 
-def mauve_rows(workshop: Workshop, kept: Kept, written: Float[np.ndarray, "n d"]) -> list[dict[str, Any]]:
-    """MAUVE against `written`, features of texts to be like, of every run so far that was kept."""
+def mauve_rows(workshop: Workshop, kept: Kept, written: Callable[[int], np.ndarray]) -> list[dict[str, Any]]:
+    """MAUVE of every run so far that was kept, against the features of as many texts to be like."""
     rows = []
     for result, row in runs_so_far(workshop):
         if (features := kept.features(row["name"])) is not None:
-            score = mauve(written, features).score
+            score = mauve(written(len(features)), features).score
             rows.append({"name": row["name"], "result": result, **figure("mauve", score)})
             workshop.tell(f"  {row['name']}: MAUVE {score.value:.3f}")
     return rows

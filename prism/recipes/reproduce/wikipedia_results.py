@@ -187,7 +187,7 @@ def mauve_scores(study: WikipediaStudy) -> dict[str, Any]:
             f"{study.kept.folder} has no features of held-out text; make them first (--only data, after deleting "
             f"{study.workshop.results / 'data.json'} if it is there), or copy them from where they were made."
         )
-    rows = mauve_rows(study.workshop, study.kept, written)
+    rows = mauve_rows(study.workshop, study.kept, lambda samples: written[:samples])
     ceiling = mauve(written, learnt).score
     record = clock.record("reproduce wikipedia", study.scale, seed=0)
     return {"data": figure("mauve", ceiling), "rows": rows, "record": plain(record)}
