@@ -16,7 +16,7 @@ from prism.recipes.reproduce.report import (
     with_interval,
     write_page,
 )
-from prism.recipes.reproduce.strengths import best_of
+from prism.recipes.reproduce.strengths import NEAR, best_of
 from prism.recipes.reproduce.texts_report import verdict_table, with_mauve, write_samples_page
 
 
@@ -94,7 +94,7 @@ def _main(found: dict[str, Result], results: Path) -> str:
         return ""
     return (
         "## Every method's best setting on the same weights\n\nAmong the settings tried, the most likely text whose entropy is "
-        f"no more than 0.1 nats below the data's.\n\n{main_table(found)}"
+        f"no more than {NEAR} nats below the data's; of a method that has none, its most diverse.\n\n{main_table(found)}"
     )
 
 
@@ -143,8 +143,11 @@ def _race(found: dict[str, Result], results: Path) -> str:
 
 def _likeliest(result: Result, count: int = 4) -> list[Result]:
     """The likeliest methods, each at its likeliest setting, whatever its entropy."""
-    rows = sorted((row for row in result["rows"] if row["weights"] == "prism"), key=lambda row: row["nll"])
-    return list({row["method"]: row for row in reversed(rows)}.values())[::-1][:count]
+    best: dict[str, Result] = {}
+    for row in sorted(result["rows"], key=lambda row: row["nll"]):
+        if row["weights"] == "prism":
+            best.setdefault(row["method"], row)
+    return list(best.values())[:count]
 
 
 def _texts(found: dict[str, Result], results: Path) -> str:

@@ -25,6 +25,7 @@ def verdicts(rows: Sequence[Result], entropy: float) -> list[Result]:
             "rival": row["method"],
             "likelier": _above(row, prism, "nll"),
             "nearer": _above(prism, row, "mauve") if "mauve" in prism and "mauve" in row else "–",
+            "entropy": row["entropy"],
             "diverse": min(abs(prism["entropy"] - other) for other in (entropy, row["entropy"])) <= NEAR,
         }
         for row in rows
@@ -42,12 +43,19 @@ def _above(higher: Result, lower: Result, name: str) -> str:
 def verdict_table(by_steps: Mapping[int, Sequence[Result]], entropy: float) -> str:
     """PRISM against every rival, of rows by their number of steps."""
     lines = [
-        [steps, one["rival"], one["likelier"], one["nearer"], "yes" if one["diverse"] else "no"]
+        [
+            steps,
+            one["rival"],
+            one["likelier"],
+            one["nearer"],
+            "yes" if one["diverse"] else "no",
+            f"{one['entropy']:.3f}",
+        ]
         for steps, rows in by_steps.items()
         for one in verdicts(rows, entropy)
     ]
     diverse = f"entropy within {NEAR} nats of the data's or the rival's"
-    return table(["N", "PRISM against", "likelier", "MAUVE higher", diverse], lines)
+    return table(["N", "PRISM against", "likelier", "MAUVE higher", diverse, "the rival's entropy"], lines)
 
 
 def write_samples_page(results: Path, title: str, runs: Sequence[tuple[str, Sequence[str]]]) -> str:
