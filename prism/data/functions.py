@@ -70,7 +70,7 @@ def functions_of(source: str, package: str, path: str, selection: Selection) -> 
         return
     lines, imports = source.split("\n"), _imports(module)
     for name, node in _defined(module.body):
-        if not selection.undocumented and not ast.get_docstring(node):
+        if not selection.undocumented and not _documented(node):
             continue
         if (text := _own_text(lines, node)) is not None:
             try:
@@ -85,7 +85,7 @@ def _function(
     tree = parsed(text)
     node = tree.body[0]
     assert isinstance(node, Def)
-    documented = bool((ast.get_docstring(node) or "").strip())
+    documented = _documented(node)
     signature = "\n".join(text.split("\n")[: node.body[0].lineno - 1]).rstrip()
     end = _offset(text, node.body[0]) if documented else len(signature)
     head, body = text[:end], text[end:].rstrip()
@@ -97,6 +97,11 @@ def _function(
     above = "\n".join(needed) + "\n\n\n" if needed else ""
     unknown = tuple(sorted(free - imports.keys() - OF_EVERY_MODULE))
     yield Function(package, path, name, line, above + head, body, documented, unknown), normal_form(node)
+
+
+def _documented(node: Def) -> bool:
+    """Whether a docstring says something: `ast` takes blank lines for one."""
+    return bool((ast.get_docstring(node) or "").strip())
 
 
 def is_trivial(node: Def) -> bool:

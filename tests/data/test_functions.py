@@ -99,7 +99,7 @@ def test_undocumented_ones_if_asked() -> None:
     assert extra.body == "\n    return dumps(given)"
 
 
-@pytest.mark.parametrize("docstring", ['""', '"""  """', 'f"{f}"', 'b"Doc."'])
+@pytest.mark.parametrize("docstring", ['""', '"""  """', '"""\n    """', 'f"{f}"', 'b"Doc."'])
 def test_an_empty_docstring_is_none(docstring: str) -> None:
     source = f"def f(x):\n    {docstring}\n    return x + 1\n"
     assert not found(source)
