@@ -10,7 +10,7 @@ from typing import Any
 from prism.recipes.reproduce.report import found_in, table, with_interval
 from prism.recipes.reproduce.stories_report import best_rows
 from prism.recipes.reproduce.sudoku_report import percent
-from prism.recipes.reproduce.texts_report import with_mauve
+from prism.recipes.reproduce.texts_report import MAUVES, with_mauve
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -48,16 +48,15 @@ def known_truth(results: Path) -> str:
     for steps in (16, 32):
         rows = with_mauve(found, best_rows(found[f"sweep_{steps}"], trained=False))
         columns.append({row["method"]: row for row in sorted(rows, key=lambda row: row["nll"])})
-    cells = ("excess", "entropy", "mauve")
+    names = {"excess": "excess", "entropy": "entropy", **MAUVES}
+    cells = {name: title for name, title in names.items() if name in columns[0]["prism"]}
     lines = [
         [f"`{method}`", *(with_interval(column[method], name) for column in columns for name in cells)]
         for method in columns[0]
     ]
-    truth, ceiling = found["sweep_16"]["truth"], found["mauve"]["truth"]
-    lines.append(["*the truth*", *["0", with_interval(truth, "entropy"), with_interval(ceiling, "mauve")] * 2])
-    return table(
-        ["", *(f"N = {steps}: {name}" for steps in (16, 32) for name in ("excess", "entropy", "MAUVE"))], lines
-    )
+    truth = {**found["sweep_16"]["truth"], **found["mauve"]["truth"]}
+    lines.append(["*the truth*", *["0", *(with_interval(truth, name) for name in cells if name != "excess")] * 2])
+    return table(["", *(f"N = {steps}: {title}" for steps in (16, 32) for title in cells.values())], lines)
 
 
 TABLES = {"sudoku": sudoku, "speed": speed, "known_truth": known_truth}

@@ -83,13 +83,20 @@ class Judge(Featuriser):
                 found.append((float(loss[where].double().sum()), int(where.sum())))
         return found
 
-    @torch.no_grad()
     def features(self, texts: Sequence[str], *, most: int | None = None) -> list[Float[np.ndarray, " d"]]:
-        found = []
+        return [last for last, _ in self.states(texts, most=most)]
+
+    @torch.no_grad()
+    def states(
+        self, texts: Sequence[str], *, most: int | None = None
+    ) -> list[tuple[Float[np.ndarray, " d"], Float[np.ndarray, " d"]]]:
+        """The last hidden state of every text, MAUVE's published feature, and the mean of them all."""
+        found: list[tuple[np.ndarray, np.ndarray]] = []
         for tokens, attend in self._batches(texts, most):
-            hidden = self.model.base_model(input_ids=tokens, attention_mask=attend.long(), use_cache=False)
-            last = (attend.sum(1) - 1).clamp_min(0)
-            found += list(hidden.last_hidden_state[torch.arange(len(last)), last].float().cpu().numpy())
+            reading = self.model.base_model(input_ids=tokens, attention_mask=attend.long(), use_cache=False)
+            hidden, last = reading.last_hidden_state.float(), (attend.sum(1) - 1).clamp_min(0)
+            lasts, means = hidden[torch.arange(len(last)), last], _mean(hidden, attend)
+            found += zip(lasts.cpu().numpy(), means.cpu().numpy(), strict=True)
         return found
 
     def _scored(self, tokens: Int[Tensor, "b l"], attend: Bool[Tensor, "b l"]) -> Bool[Tensor, "b k"]:
@@ -124,9 +131,13 @@ class Encoder(Featuriser):
         found = []
         for tokens, attend in padded([self.read(text)[:most] for text in texts], self.batch, self.model.device):
             hidden = self.model(input_ids=tokens, attention_mask=attend.long()).last_hidden_state.float()
-            total = (hidden * attend[..., None]).sum(1)
-            found += list((total / attend.sum(1, keepdim=True).clamp_min(1)).cpu().numpy())
+            found += list(_mean(hidden, attend).cpu().numpy())
         return found
+
+
+def _mean(hidden: Float[Tensor, "b l d"], attend: Bool[Tensor, "b l"]) -> Float[Tensor, "b d"]:
+    """Over what is no padding."""
+    return (hidden * attend[..., None]).sum(1) / attend.sum(1, keepdim=True).clamp_min(1)
 
 
 def padded(rows: Sequence[list[int]], batch: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:

@@ -105,13 +105,13 @@ def test_the_writers_end_of_text_becomes_the_judges(folder: Path) -> None:
 
 
 @torch.no_grad()
-def test_features_are_of_the_last_token_whatever_the_batch(folder: Path) -> None:
+def test_features_are_of_the_last_token_or_the_mean_whatever_the_batch(folder: Path) -> None:
     texts = [*essays(5), "the"]
-    together, alone = (load_judge(str(folder / "gpt2"), batch=batch).features(texts) for batch in (4, 1))
+    together, alone = (load_judge(str(folder / "gpt2"), batch=batch).states(texts) for batch in (4, 1))
     np.testing.assert_allclose(np.stack(together), np.stack(alone), atol=1e-5)
     judge = load_judge(str(folder / "gpt2"))
     hidden = judge.model(torch.tensor([judge.read(texts[0])]), output_hidden_states=True).hidden_states[-1]
-    np.testing.assert_allclose(together[0], hidden[0, -1].numpy(), atol=1e-5)
+    np.testing.assert_allclose(together[0], [hidden[0, -1].numpy(), hidden[0].mean(0).numpy()], atol=1e-5)
     short = judge.features(texts[:1], most=3)[0]
     hidden = judge.model(torch.tensor([judge.read(texts[0])[:3]]), output_hidden_states=True).hidden_states[-1]
     np.testing.assert_allclose(short, hidden[0, -1].numpy(), atol=1e-5)

@@ -254,8 +254,8 @@ def test_the_page(done: Path) -> None:
 
 def test_a_verdict_needs_likelihood_mauve_and_diversity() -> None:
     def row(method: str, nll: float, mauve: float, entropy: float) -> dict[str, Any]:
-        intervals = {"nll_interval": [nll - 0.1, nll + 0.1], "mauve_interval": [mauve - 0.1, mauve + 0.1]}
-        return {"method": method, "nll": nll, "mauve": mauve, "entropy": entropy, **intervals}
+        intervals = {"nll_interval": [nll - 0.1, nll + 0.1], "mauve_of_means_interval": [mauve - 0.1, mauve + 0.1]}
+        return {"method": method, "nll": nll, "mauve_of_means": mauve, "entropy": entropy, **intervals}
 
     rows = [
         row("near", 3.15, 0.6, 4.8),
@@ -264,12 +264,15 @@ def test_a_verdict_needs_likelihood_mauve_and_diversity() -> None:
         row("prism", 3, 0.5, 4.85),
     ]
     found = {one["rival"]: one for one in verdicts(rows, 5.2)}
-    assert found["near"] == {"rival": "near", "likelier": "yes, intervals overlap", "nearer": "no", "diverse": True}
-    assert found["worse"] == {"rival": "worse", "likelier": "yes", "nearer": "yes", "diverse": False}
-    assert (found["better"]["likelier"], found["better"]["nearer"]) == ("no", "no")
-    assert all(
-        one["nearer"] == "–" for one in verdicts([{k: v for k, v in r.items() if k != "mauve"} for r in rows], 5.2)
-    )
+    told = {
+        name: [one[part] for part in ("likelier", "mauve", "mauve_of_means", "entropy", "diverse")]
+        for name, one in found.items()
+    }
+    assert told == {
+        "near": ["yes, intervals overlap", "–", "no", 4.8, True],
+        "worse": ["yes", "–", "yes", 5.3, False],
+        "better": ["no", "–", "no", 5.3, False],
+    }
 
 
 # ── going on, elsewhere ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Integer
+from jaxtyping import Integer
 from torch import Tensor
 
 from prism.data.writing import Writing
@@ -30,7 +30,7 @@ from prism.models.dit import DiT, DiTConfig
 from prism.models.heads import BlockConfig, FinalLayerConfig, HeadConfig, OddsConfig
 from prism.models.hub import load_backbone
 from prism.recipes.known_truth import corpus
-from prism.recipes.reproduce.texts import Kept
+from prism.recipes.reproduce.texts import Features, Kept
 from prism.recipes.reproduce.workshop import Workshop, on_cpu, on_gpu, to_sample
 from prism.recipes.sampling import Sampling
 from prism.sampling.draw import Draw
@@ -207,7 +207,7 @@ class StoriesStudy:
             batch=self.scale.at_once,
         )
 
-    def own_features(self, samples: int, *, seed: int = TRUTH_SEED) -> Float[np.ndarray, "n d"]:
+    def own_features(self, samples: int, *, seed: int = TRUTH_SEED) -> Features:
         """Of these texts, kept: where there is no GPU, writing them takes longer than all the rest of MAUVE."""
         name = f"the truth, seed={seed}, {samples} texts"
         if (features := self.kept.features(name)) is None:
@@ -268,7 +268,11 @@ class StoriesStudy:
         )
 
     @torch.no_grad()
-    def features(self, tokens: np.ndarray) -> Float[np.ndarray, "n d"]:
-        """For MAUVE: the truth's last hidden state at the last token, as the published one takes GPT-2's."""
-        parts = torch.from_numpy(tokens).split(self.scale.at_once)
-        return np.concatenate([self.truth.llama(part.to(self.device))[:, -1].float().cpu().numpy() for part in parts])
+    def features(self, tokens: np.ndarray) -> Features:
+        """For MAUVE, by the truth's hidden states."""
+        found = []
+        for part in torch.from_numpy(tokens).split(self.scale.at_once):
+            states = self.truth.llama(part.to(self.device)).float()
+            found.append((states[:, -1].cpu().numpy(), states.mean(1).cpu().numpy()))
+        last, mean = map(np.concatenate, zip(*found, strict=True))
+        return Features(last, mean)

@@ -17,7 +17,7 @@ from prism.recipes.reproduce.report import (
     write_page,
 )
 from prism.recipes.reproduce.strengths import NEAR, best_of
-from prism.recipes.reproduce.texts_report import verdict_table, with_mauve, write_samples_page
+from prism.recipes.reproduce.texts_report import MAUVES, mauves, verdict_table, with_mauve, write_samples_page
 
 
 def write_report(results: Path) -> Path:
@@ -25,7 +25,9 @@ def write_report(results: Path) -> Path:
     about = (
         "# Text whose truth is known: results\n\nMade by `prism reproduce known-truth` from the JSON files beside this page; "
         "every one of them holds the record of its run. *Excess* is -log p under the truth, in nats a token, above what the "
-        "truth's own texts have; *entropy* is that of a text's unigrams. Intervals are 95 %, over samples."
+        "truth's own texts have; *entropy* is that of a text's unigrams; MAUVE is by the truth's hidden state at the last "
+        "token of a text, as published with GPT-2's, and by the mean of its states at all tokens. Intervals are "
+        "95 %, over samples."
     )
     return write_page(results, about, SECTIONS)
 
@@ -69,23 +71,23 @@ def main_table(found: dict[str, Result]) -> str:
                     f"{row['nfe']:.0f}",
                     with_interval(row, "excess"),
                     with_interval(row, "entropy"),
-                    with_interval(row, "mauve") if "mauve" in row else "–",
+                    *mauves(row),
                     f"{row['repetition_4']:.3f}",
                     f"{row['remasks']:.0f}",
                     f"{row['seconds']:.1f}",
                 ]
             )
-        truth, ceiling = result["truth"], found.get("mauve", {}).get("truth")
+        truth, ceiling = result["truth"], found.get("mauve", {}).get("truth", {})
         lines.append(
             [
                 *("", "*the truth itself*", "", "", "0"),
                 with_interval(truth, "entropy"),
-                "–" if ceiling is None else with_interval(ceiling, "mauve"),
+                *mauves(ceiling),
                 f"{truth['repetition_4']:.3f}",
             ]
         )
-    headings = ["N", "method", "setting", "forward passes", "excess", "entropy", "MAUVE", "repeated 4-grams"]
-    headings += ["remasks", "s"]
+    headings = ["N", "method", "setting", "forward passes", "excess", "entropy", *MAUVES.values()]
+    headings += ["repeated 4-grams", "remasks", "s"]
     return table(headings, [[*line, *[""] * (len(headings) - len(line))] for line in lines])
 
 
@@ -132,11 +134,11 @@ def _race(found: dict[str, Result], results: Path) -> str:
         for row in some
     ]
     first = next(iter(by_steps.values()))
-    headings = ["N", "method", "setting", "excess", "entropy", "MAUVE"]
+    headings = ["N", "method", "setting", "excess", "entropy", *MAUVES.values()]
     return (
         f"## The best of them again\n\nNew texts, {first['rows'][0]['samples']:,} of each, so that nothing was chosen by them. "
         "MAUVE, with more texts, is told by more clusters and comes out lower.\n\n"
-        + table(headings, [[*line, *["–"] * (len(headings) - len(line))] for line in lines])
+        + table(headings, lines)
         + f"\n\n{verdict_table(rows, first['truth']['entropy'])}"
     )
 
@@ -169,15 +171,16 @@ def _steps(found: dict[str, Result], results: Path) -> str:
     for steps, result in by_steps.items():
         for row in with_mauve(found, best_rows(result)):
             lines.setdefault(_label(row), []).append((steps, row))
-    shown = {"excess": "excess, nats a token", "entropy": "entropy, nats", "mauve": "MAUVE"}
-    if "mauve" not in found:
-        del shown["mauve"]
+    titles = {"excess": "excess, nats a token", "entropy": "entropy, nats", **MAUVES}
+    rows = [row for points in lines.values() for _, row in points]
+    shown = {name: title for name, title in titles.items() if any(name in row for row in rows)}
     with Figure(results / "steps.svg", len(shown)) as axes:
         for label, points in lines.items():
             colour, line = _style(label)
             for ax, what in zip(axes, shown, strict=True):
                 known = [(steps, row[what]) for steps, row in points if what in row]
-                ax.plot(*zip(*known, strict=True), line, color=colour, label=label, marker=".")
+                if known:
+                    ax.plot(*zip(*known, strict=True), line, color=colour, label=label, marker=".")
                 ax.set(xlabel="N", ylabel=shown[what], xscale="log")
                 ax.set_xticks(list(by_steps), [str(steps) for steps in by_steps])
                 ax.minorticks_off()

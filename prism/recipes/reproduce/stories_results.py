@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from prism.evaluation.known_truth import blank, own_samples
-from prism.evaluation.mauve import mauve, require_mauve
+from prism.evaluation.mauve import require_mauve
 from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.statistics import difference
 from prism.evaluation.text import TextRun, figure
 from prism.recipes.reproduce.knowledge import knowledge_of
 from prism.recipes.reproduce.stories import MAIN, TRUTH_SEED, VARIANTS, StoriesStudy
 from prism.recipes.reproduce.strengths import NUCLEI, best_of, counted, prism, training_free, with_steps
-from prism.recipes.reproduce.texts import about, mauve_rows, runs_so_far
+from prism.recipes.reproduce.texts import about, mauve_of, mauve_rows, runs_so_far
 from prism.recipes.sampling import Sampling
 
 LIKELIHOOD = ("prism-likelihood", "prism-entropy")
@@ -136,9 +136,9 @@ def mauve_scores(study: StoriesStudy) -> dict[str, Any]:
     require_mauve()
     clock, samples = Stopwatch(), study.scale.samples
     rows = mauve_rows(study.workshop, study.kept, study.own_features)
-    ceiling = mauve(study.own_features(samples), study.own_features(samples, seed=OTHER_SEED)).score
+    ceiling = mauve_of(study.own_features(samples), study.own_features(samples, seed=OTHER_SEED))
     record = clock.record("reproduce known-truth", study.scale, seed=0)
-    return {"truth": figure("mauve", ceiling), "rows": rows, "record": plain(record)}
+    return {"truth": ceiling, "rows": rows, "record": plain(record)}
 
 
 def texts(study: StoriesStudy) -> dict[str, Any]:

@@ -86,6 +86,16 @@ def about(weights: str, sampling: Sampling) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
+class Features:
+    """Of texts, for MAUVE, by the hidden states of a causal model."""
+
+    last: Float[np.ndarray, "n d"]
+    """At the last token, as published with GPT-2. It knows most about how a text ends."""
+    mean: Float[np.ndarray, "n d"]
+    """Over all tokens: where texts that break off in the middle are compared, this tells more of them apart."""
+
+
+@dataclass(frozen=True)
 class Kept:
     """Tokens, and features for MAUVE, by the name of the run: all it takes to compare texts where no model is."""
 
@@ -96,21 +106,21 @@ class Kept:
         slug = "".join(letter if letter.isalnum() or letter in ".-" else "_" for letter in name)
         return self.folder / f"{slug}{ending}"
 
-    def write(self, name: str, tokens: Integer[np.ndarray, "n l"], features: Float[np.ndarray, "n d"]) -> None:
-        file = self.path(name, ".npz")
-        np.savez_compressed(file, tokens=tokens.astype(np.int32), features=features.astype(np.float16))
+    def write(self, name: str, tokens: Integer[np.ndarray, "n l"], features: Features) -> None:
+        last, mean = features.last.astype(np.float16), features.mean.astype(np.float16)
+        np.savez_compressed(self.path(name, ".npz"), tokens=tokens.astype(np.int32), last=last, mean=mean)
 
-    def features(self, name: str) -> Float[np.ndarray, "n d"] | None:
+    def features(self, name: str) -> Features | None:
         """None where nothing was kept under that name."""
-        found = self._read(name, "features")
-        return None if found is None else found.astype(np.float32)
+        file = self.path(name, ".npz")
+        if not file.is_file():
+            return None
+        found = np.load(file)
+        return Features(found["last"].astype(np.float32), found["mean"].astype(np.float32))
 
     def tokens(self, name: str) -> Integer[np.ndarray, "n l"] | None:
-        return self._read(name, "tokens")
-
-    def _read(self, name: str, part: str) -> np.ndarray | None:
         file = self.path(name, ".npz")
-        return np.load(file)[part] if file.is_file() else None
+        return np.load(file)["tokens"] if file.is_file() else None
 
 
 def runs_so_far(workshop: Workshop) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -120,12 +130,18 @@ def runs_so_far(workshop: Workshop) -> Iterator[tuple[str, dict[str, Any]]]:
             yield result, row
 
 
-def mauve_rows(workshop: Workshop, kept: Kept, written: Callable[[int], np.ndarray]) -> list[dict[str, Any]]:
-    """MAUVE of every run so far that was kept, against the features of as many texts to be like."""
+def mauve_rows(workshop: Workshop, kept: Kept, written: Callable[[int], Features]) -> list[dict[str, Any]]:
+    """MAUVE of every run so far that was kept, against as many texts to be like."""
     rows = []
     for result, row in runs_so_far(workshop):
         if (features := kept.features(row["name"])) is not None:
-            score = mauve(written(len(features)), features).score
-            rows.append({"name": row["name"], "result": result, **figure("mauve", score)})
-            workshop.tell(f"  {row['name']}: MAUVE {score.value:.3f}")
+            found = mauve_of(written(len(features.last)), features)
+            rows.append({"name": row["name"], "result": result, **found})
+            workshop.tell(f"  {row['name']}: MAUVE {found['mauve']:.3f}, of means {found['mauve_of_means']:.3f}")
     return rows
+
+
+def mauve_of(written: Features, generated: Features) -> dict[str, Any]:
+    """By both features."""
+    last, mean = mauve(written.last, generated.last).score, mauve(written.mean, generated.mean).score
+    return {**figure("mauve", last), **figure("mauve_of_means", mean)}

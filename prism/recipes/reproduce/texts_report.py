@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import indent, wrap
 
-from prism.recipes.reproduce.report import Result, table
+from prism.recipes.reproduce.report import Result, table, with_interval
 from prism.recipes.reproduce.strengths import NEAR
+
+MAUVES = {"mauve": "MAUVE", "mauve_of_means": "MAUVE of means"}
+"""By the last hidden state of a text, as published, and by the mean of them all."""
 
 
 def with_mauve(found: dict[str, Result], rows: Sequence[Result]) -> list[Result]:
@@ -24,7 +27,7 @@ def verdicts(rows: Sequence[Result], entropy: float) -> list[Result]:
         {
             "rival": row["method"],
             "likelier": _above(row, prism, "nll"),
-            "nearer": _above(prism, row, "mauve") if "mauve" in prism and "mauve" in row else "–",
+            **{name: _above(prism, row, name) if name in prism and name in row else "–" for name in MAUVES},
             "entropy": row["entropy"],
             "diverse": min(abs(prism["entropy"] - other) for other in (entropy, row["entropy"])) <= NEAR,
         }
@@ -47,7 +50,7 @@ def verdict_table(by_steps: Mapping[int, Sequence[Result]], entropy: float) -> s
             steps,
             one["rival"],
             one["likelier"],
-            one["nearer"],
+            *(one[name] for name in MAUVES),
             "yes" if one["diverse"] else "no",
             f"{one['entropy']:.3f}",
         ]
@@ -55,7 +58,13 @@ def verdict_table(by_steps: Mapping[int, Sequence[Result]], entropy: float) -> s
         for one in verdicts(rows, entropy)
     ]
     diverse = f"entropy within {NEAR} nats of the data's or the rival's"
-    return table(["N", "PRISM against", "likelier", "MAUVE higher", diverse, "the rival's entropy"], lines)
+    higher = [f"{title} higher" for title in MAUVES.values()]
+    return table(["N", "PRISM against", "likelier", *higher, diverse, "the rival's entropy"], lines)
+
+
+def mauves(row: Result) -> list[str]:
+    """Both, under the titles of `MAUVES`."""
+    return [with_interval(row, name) if name in row else "–" for name in MAUVES]
 
 
 def write_samples_page(results: Path, title: str, runs: Sequence[tuple[str, Sequence[str]]]) -> str:

@@ -44,7 +44,7 @@ from prism.models.hub import load_backbone, locate
 from prism.models.llama import Llama
 from prism.noise import Noise
 from prism.recipes.adapting import adapt_to
-from prism.recipes.reproduce.texts import Kept, about, digest_of, write_texts
+from prism.recipes.reproduce.texts import Features, Kept, about, digest_of, write_texts
 from prism.recipes.reproduce.workshop import Model, Workshop, on_cpu, on_gpu, to_sample
 from prism.recipes.sampling import Sampling
 from prism.sampling.order import TopProbability
@@ -394,8 +394,9 @@ class WikipediaStudy:
         return Likelihood(np.array(nll), np.array(tokens))
 
     def keep(self, name: str, tokens: Sequence[list[int]], texts: Sequence[str]) -> None:
-        """For MAUVE: the judge's last hidden state at the last token, as the published one takes GPT-2's."""
-        self.kept.write(name, np.array(tokens), np.stack(self.judge.features(texts)))
+        """For MAUVE, by the judge's hidden states."""
+        last, mean = (np.stack(states) for states in zip(*self.judge.states(texts), strict=True))
+        self.kept.write(name, np.array(tokens), Features(last, mean))
 
 
 def _found(model: str) -> Path:

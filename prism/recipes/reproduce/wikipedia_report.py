@@ -17,10 +17,10 @@ from prism.recipes.reproduce.report import (
     write_page,
 )
 from prism.recipes.reproduce.strengths import NEAR
-from prism.recipes.reproduce.texts_report import verdict_table, with_mauve, write_samples_page
+from prism.recipes.reproduce.texts_report import MAUVES, mauves, verdict_table, with_mauve, write_samples_page
 
-HEADINGS = ["N", "method", "setting", "nats a token", "perplexity", "entropy", "MAUVE", "distinct 2-grams"]
-HEADINGS += ["repeated 4-grams", "remasks", "s"]
+HEADINGS = ["N", "method", "setting", "nats a token", "perplexity", "entropy", *MAUVES.values()]
+HEADINGS += ["distinct 2-grams", "repeated 4-grams", "remasks", "s"]
 
 
 def write_report(results: Path) -> Path:
@@ -48,7 +48,7 @@ def line(row: Result) -> list[str]:
         with_interval(row, "nll"),
         with_interval(row, "perplexity", ".1f"),
         with_interval(row, "entropy"),
-        with_interval(row, "mauve") if "mauve" in row else "–",
+        *mauves(row),
         f"{row['distinct_2']:.3f}",
         f"{row['repetition_4']:.3f}",
         f"{row['remasks']:.0f}",
@@ -100,12 +100,12 @@ def _main(found: dict[str, Result], results: Path) -> str:
     if not by_steps or "data" not in found:
         return ""
     text = found["data"]
-    ceiling = with_interval(found["mauve"]["data"], "mauve") if "mauve" in found else "–"
+    ceiling = mauves(found.get("mauve", {}).get("data", {}))
     own = [
         with_interval(text, "nll"),
         with_interval(text, "perplexity", ".1f"),
         with_interval(text, "entropy"),
-        ceiling,
+        *ceiling,
     ]
     rest = [f"{text['distinct_2']:.3f}", f"{text['repetition_4']:.3f}", "", ""]
     lines = [["", "*held-out text*", "", *own, *rest]]
@@ -150,7 +150,7 @@ def _steps(found: dict[str, Result], results: Path) -> str:
     if not by_steps:
         return ""
     shown = [
-        name for name in ("nll", "entropy", "mauve") if any(name in row for rows in by_steps.values() for row in rows)
+        name for name in ("nll", "entropy", *MAUVES) if any(name in row for rows in by_steps.values() for row in rows)
     ]
     with Figure(results / "steps.svg", len(shown)) as axes:
         for ax, name in zip(axes, shown, strict=True):
@@ -165,7 +165,7 @@ def _steps(found: dict[str, Result], results: Path) -> str:
                 ax.plot(*zip(*points, strict=True), style, color=colour, label=method, marker=".")
             if name in found.get("data", {}):
                 ax.axhline(found["data"][name], color="0.7", linewidth=0.8)
-            title = {"nll": "nats a token", "entropy": "entropy, nats", "mauve": "MAUVE"}[name]
+            title = {"nll": "nats a token", "entropy": "entropy, nats", **MAUVES}[name]
             ax.set(xlabel="forward passes", ylabel=title, xscale="log")
             ax.set_xticks(list(by_steps), [str(steps) for steps in by_steps])
             ax.minorticks_off()

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from prism.evaluation.mauve import mauve, require_mauve
+from prism.evaluation.mauve import require_mauve
 from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.samples import Written
-from prism.evaluation.text import diversity, figure
+from prism.evaluation.text import diversity
 from prism.recipes.reproduce import strengths
 from prism.recipes.reproduce.knowledge import knowledge_of
 from prism.recipes.reproduce.strengths import NUCLEI, best_of, counted, with_steps
-from prism.recipes.reproduce.texts import about, figures, mauve_rows
+from prism.recipes.reproduce.texts import about, figures, mauve_of, mauve_rows
 from prism.recipes.reproduce.wikipedia import MAIN, VARIANTS, WikipediaStudy
 from prism.recipes.sampling import Sampling
 
@@ -187,10 +187,9 @@ def mauve_scores(study: WikipediaStudy) -> dict[str, Any]:
             f"{study.kept.folder} has no features of held-out text; make them first (--only data, after deleting "
             f"{study.workshop.results / 'data.json'} if it is there), or copy them from where they were made."
         )
-    rows = mauve_rows(study.workshop, study.kept, lambda samples: written[:samples])
-    ceiling = mauve(written, learnt).score
+    rows = mauve_rows(study.workshop, study.kept, lambda samples: written)  # all runs write as many
     record = clock.record("reproduce wikipedia", study.scale, seed=0)
-    return {"data": figure("mauve", ceiling), "rows": rows, "record": plain(record)}
+    return {"data": mauve_of(written, learnt), "rows": rows, "record": plain(record)}
 
 
 def results_of(study: WikipediaStudy) -> dict[str, Callable[[WikipediaStudy], dict[str, Any]]]:
