@@ -185,9 +185,7 @@ class Reading:
         """log f^i(tokens^i | x)."""
         if self._learned_through is not None and self._learns:
             return self._learned_through(self.rows, self.take(tokens))
-        small = (
-            self._vocabulary is not None and self._vocabulary <= SMALL_VOCABULARY
-        )  # part of some larger kernel anyway
+        small = _is_small(self._vocabulary)  # part of some larger kernel anyway
         return self.each(log_probability if small or self._learns else log_probability_in, self.take(tokens))
 
     @property

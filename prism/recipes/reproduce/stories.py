@@ -196,16 +196,13 @@ class StoriesStudy:
         """Everything but the start token; one row of it in memory, however many there are."""
         return (torch.arange(rows.shape[1], device=rows.device) > 0).expand(rows.shape)
 
-    @lru_cache(maxsize=2)  # noqa: B019 (a study lives as long as the process)
     def own(self, samples: int | None = None, *, seed: int = TRUTH_SEED) -> TextRun:
         """What the truth itself writes: its entropy, and the texts MAUVE compares with."""
-        return own_samples(
-            self.truth,
-            samples=samples or self.scale.samples,
-            length=self.scale.length,
-            seed=seed,
-            batch=self.scale.at_once,
-        )
+        return self._own(samples or self.scale.samples, seed)
+
+    @lru_cache(maxsize=2)  # noqa: B019 (a study lives as long as the process)
+    def _own(self, samples: int, seed: int) -> TextRun:
+        return own_samples(self.truth, samples=samples, length=self.scale.length, seed=seed, batch=self.scale.at_once)
 
     def own_features(self, samples: int, *, seed: int = TRUTH_SEED) -> Features:
         """Of these texts, kept: where there is no GPU, writing them takes longer than all the rest of MAUVE."""

@@ -96,7 +96,8 @@ def _main(found: dict[str, Result], results: Path) -> str:
         return ""
     return (
         "## Every method's best setting on the same weights\n\nAmong the settings tried, the most likely text whose entropy is "
-        f"no more than {NEAR} nats below the data's; of a method that has none, its most diverse.\n\n{main_table(found)}"
+        f"no more than {NEAR} nats below the data's; of a method that has none, its most diverse. "
+        f"It was chosen by these same texts.\n\n{main_table(found)}"
     )
 
 
@@ -187,7 +188,10 @@ def _steps(found: dict[str, Result], results: Path) -> str:
         truth = next(iter(by_steps.values()))["truth"]["entropy"]
         axes[1].axhline(truth, color="0.7", linewidth=0.8)
         axes[0].legend(fontsize=6, ncols=2)
-    return "## More forward passes\n\n![excess, entropy and MAUVE over forward passes](steps.svg)"
+    return (
+        "## More forward passes\n\nWhere not every setting was tried, the one that was best with fewer, taking a token back "
+        "as often in a run, whatever its entropy then.\n\n![excess, entropy and MAUVE over forward passes](steps.svg)"
+    )
 
 
 def _frontier(found: dict[str, Result], results: Path) -> str:

@@ -143,13 +143,15 @@ def mauve_scores(study: StoriesStudy) -> dict[str, Any]:
 
 def texts(study: StoriesStudy) -> dict[str, Any]:
     """Texts to read: the first ones of the truth, and of every run so far that was kept; delete its file after more."""
+    clock = Stopwatch()
     own = own_samples(study.truth, samples=SHOWN, length=study.scale.length, seed=TRUTH_SEED, batch=SHOWN)
     runs = {
-        row["name"]: [study.writing.text(tokens) for tokens in kept[:SHOWN].tolist()]
-        for _, row in runs_so_far(study.workshop)
-        if (kept := study.kept.tokens(row["name"])) is not None
+        name: list(map(study.writing.text, kept[:SHOWN].tolist()))
+        for name in runs_so_far(study.workshop)
+        if (kept := study.kept.tokens(name)) is not None
     }
-    return {"truth": [study.writing.text(tokens) for tokens in own.tokens.tolist()], "runs": runs}
+    record = clock.record("reproduce known-truth", study.scale, seed=0)
+    return {"truth": list(map(study.writing.text, own.tokens.tolist())), "runs": runs, "record": plain(record)}
 
 
 def equal_remasks(study: StoriesStudy) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -123,21 +123,20 @@ class Kept:
         return np.load(file)["tokens"] if file.is_file() else None
 
 
-def runs_so_far(workshop: Workshop) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows of every result there is, with its name."""
-    for result in sorted(path.stem for path in workshop.results.glob("*.json")):
-        for row in workshop.result(result, dict).get("rows", []):
-            yield result, row
+def runs_so_far(workshop: Workshop) -> list[str]:
+    """The names of the runs in all results there are; one that several tell of is the same run."""
+    results = (workshop.result(path.stem, dict) for path in sorted(workshop.results.glob("*.json")))
+    return list(dict.fromkeys(row["name"] for result in results for row in result.get("rows", [])))
 
 
 def mauve_rows(workshop: Workshop, kept: Kept, written: Callable[[int], Features]) -> list[dict[str, Any]]:
     """MAUVE of every run so far that was kept, against as many texts to be like."""
     rows = []
-    for result, row in runs_so_far(workshop):
-        if (features := kept.features(row["name"])) is not None:
+    for name in runs_so_far(workshop):
+        if (features := kept.features(name)) is not None:
             found = mauve_of(written(len(features.last)), features)
-            rows.append({"name": row["name"], "result": result, **found})
-            workshop.tell(f"  {row['name']}: MAUVE {found['mauve']:.3f}, of means {found['mauve_of_means']:.3f}")
+            rows.append({"name": name, **found})
+            workshop.tell(f"  {name}: MAUVE {found['mauve']:.3f}, of means {found['mauve_of_means']:.3f}")
     return rows
 
 
