@@ -22,7 +22,7 @@ from jaxtyping import Int64, UInt, UInt64
 
 from prism.models.folder import Folder, sync, write_whole
 
-FORMAT, VERSION = "prism-tokens", 1
+FORMAT, VERSION = "prism-tokens", 2
 MANIFEST, PROGRESS, SEEN = "manifest.json", "progress.json", ".seen"
 SPLITS = ("train", "validation")
 

@@ -257,12 +257,24 @@ def vocabulary_size(tokenizer: Any) -> int:
     return max(tokenizer.get_vocab().values()) + 1
 
 
+PROBE = """The 12,345 café-goers of 1984 (MÜNCHEN) can't  say: "naïve\u00a0ﬁn — don’t!"\r\n
+\tdef f(x_1, *args) -> int:\n        return x**2 != 3.14e-10  # TODO\n
+Ещё раз: 日本語の文, 한국어, हिन्दी, العربية 😀👩‍🔬 e\u0301 Å \u200b\x00 <b>&amp;</b> http://a.b/c?d=e_f%20g """
+"""What tokenizers differ in: spaces, cases, digits, accents, scripts, code."""
+
+
 def fingerprint(tokenizer: Any) -> str:
-    """The sha256 of what decides how text becomes ids. Special tokens, padding and truncation do not: documents are read as
-    text throughout, a tokenizer that was given a mask token still cuts them as before."""
+    """The sha256 of what decides how text becomes ids: the pieces, and how a text that is full of traps is cut. What else a
+    tokenizer's file says is not taken, for two versions of transformers read the same GGUF file into different files that cut
+    every text alike. Special tokens, padding and truncation do not count: documents are read as text throughout, a tokenizer
+    that was given a mask token still cuts them as before."""
+    from tokenizers import Tokenizer
+
     state = json.loads(tokenizer.backend_tokenizer.to_str())
-    parts = {part: state[part] for part in ("normalizer", "pre_tokenizer", "model")}
-    parts["added_tokens"] = [token for token in state["added_tokens"] if not token["special"]]
+    plain = [token for token in state["added_tokens"] if not token["special"]]
+    bare = Tokenizer.from_str(json.dumps(state | {"added_tokens": plain, "truncation": None, "padding": None}))
+    parts = {part: state["model"].get(part) for part in ("type", "vocab", "merges")}
+    parts |= {"added_tokens": plain, "probe": bare.encode(PROBE, add_special_tokens=False).ids}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

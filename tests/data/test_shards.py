@@ -62,7 +62,7 @@ BREAK: dict[str, tuple[Callable[[Path], object], str]] = {
     "half a manifest": (lambda f: (f / "manifest.json").write_text("{"), "manifest.json is damaged"),
     "a list": (lambda f: (f / "manifest.json").write_text("[]"), "must hold a JSON object"),
     "foreign": (lambda f: (f / "manifest.json").write_text("{}"), "is not of prism tokenize"),
-    "newer": (lambda f: rewrite(f / "manifest.json", lambda m: m.update(version=2)), "has version 2, known here is 1"),
+    "newer": (lambda f: rewrite(f / "manifest.json", lambda m: m.update(version=3)), "has version 3, known here is 2"),
     "edited": (
         lambda f: rewrite(f / "manifest.json", lambda m: m["recipe"].update(end_of_text=7)),
         "manifest.json is damaged: its own sha256 differs",

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from texts import chat_tokenizer, essays, write_lines, write_tokenizer
-from transformers import BertTokenizer
+from tokenizers import Tokenizer
+from transformers import BertTokenizer, PreTrainedTokenizerFast
 
 from prism.data.text import (
     Dataset,
@@ -133,6 +134,36 @@ def test_the_fingerprint_tells_tokenizers_apart(tokenizer_folder: Path, tmp_path
     added = load_tokenizer(tokenizer_folder)
     added.add_tokens(["cat"])
     assert fingerprint(added) != before
+
+
+@pytest.mark.parametrize(
+    ("part", "otherwise", "same"),
+    [
+        ("normalizer", {"type": "Sequence", "normalizers": []}, True),
+        (
+            "pre_tokenizer",
+            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True},
+            True,
+        ),
+        ("truncation", {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}, True),
+        ("normalizer", {"type": "Lowercase"}, False),
+        ("normalizer", {"type": "NFC"}, False),
+        (
+            "pre_tokenizer",
+            {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+            False,
+        ),
+        ("pre_tokenizer", {"type": "Whitespace"}, False),
+    ],
+)
+def test_a_fingerprint_is_of_what_a_tokenizer_does(
+    tokenizer_folder: Path, part: str, otherwise: dict[str, Any], same: bool
+) -> None:
+    """And not of how its file says it: transformers 5.17 and 5.22 read one GGUF file into files with the first two changes."""
+    tokenizer = load_tokenizer(tokenizer_folder)
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    changed = Tokenizer.from_str(json.dumps(state | {part: otherwise}))
+    assert (fingerprint(PreTrainedTokenizerFast(tokenizer_object=changed)) == fingerprint(tokenizer)) is same
 
 
 def test_a_tokenizer_without_an_end_takes_its_separator(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoriesStudy]:
         few = ("main", "k=32, n_y=1", "final-layer head", "tuned backbone")
         patch.setattr("prism.recipes.reproduce.stories_results.VARIANTS", {name: VARIANTS[name] for name in few})
         patch.setattr("prism.recipes.reproduce.stories_results.NUCLEI", (0.9,))
-        patch.setattr("prism.recipes.reproduce.strengths.TIMES", (2.56,))
+        patch.setattr("prism.recipes.reproduce.stories_results.TIMES", (2.56,))
         patch.setattr("prism.recipes.reproduce.stories_results.require_mauve", lambda: None)
         patch.setattr("prism.evaluation.mauve.clustering", _nearness)
         for name, make in results_of(study).items():
@@ -67,7 +67,7 @@ def test_every_method_is_tried_at_every_strength(study: StoriesStudy) -> None:
     for steps in MICRO.steps[:2]:
         rows = _result(study, f"sweep_{steps}")["rows"]
         tuned = [row for row in rows if row["weights"] == "prism"]
-        assert len(tuned) == len([*training_free(steps), *prism(steps)])
+        assert len(tuned) == len([*training_free(steps, (2.56,)), *prism(steps, (2.56,))])
         assert len({row["name"] for row in rows}) == len(rows)
         assert {row["weights"] for row in rows} == {"prism"}
         assert all(row["nfe"] == steps for row in tuned if row["method"] in ("vanilla", "prism", "p2-self"))

@@ -69,7 +69,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(CANDIDATES, "from-scratch", slow)
         patch.setattr("prism.recipes.reproduce.wikipedia_results.NUCLEI", (0.9,))
-        patch.setattr("prism.recipes.reproduce.strengths.TIMES", (1.28, 2.56))
+        patch.setattr("prism.recipes.reproduce.wikipedia_results.TIMES", (1.28, 2.56))
         patch.setattr("prism.cli.reproduce.require_mauve", lambda otherwise: None)
         patch.setattr("prism.recipes.reproduce.wikipedia_results.require_mauve", lambda: None)
         patch.setattr("prism.evaluation.mauve.clustering", _nearness)
@@ -319,11 +319,29 @@ def test_it_goes_on_where_it_was_killed(root: Path, done: Path, tmp_path: Path) 
     file = next(iter(sorted((folder / "samples").glob(f"prism__prism*N_{FEW[0]}.jsonl"))))
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])
+    (folder / "rows" / f"{file.stem}.json").unlink()
     assert reproduce(root, folder, "--only", name) == 0
     tokens = [json.loads(one)["tokens"] for one in file.read_text().splitlines()]
     assert tokens == [json.loads(one)["tokens"] for one in whole.splitlines()]
     first, again = (result(where, name)["rows"][-1] for where in (done, folder))
     assert again["perplexity"] == pytest.approx(first["perplexity"])
+
+
+def test_a_table_goes_on_with_the_row_it_was_killed_in(
+    root: Path, done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, name = tmp_path / "run", f"sweep_{FEW[0]}"
+    shutil.copytree(done, folder)
+    (folder / "results" / f"{name}.json").unlink()
+    missing = next(iter(sorted((folder / "rows").glob(f"prism__p2-self*N_{FEW[0]}_seed_1.json"))))
+    missing.unlink()
+    screened, screen = [], WikipediaStudy.screen
+    monkeypatch.setattr(WikipediaStudy, "screen", lambda *given: screened.append(given[-1].policy) or screen(*given))
+    assert reproduce(root, folder, "--only", name) == 0
+    assert screened == ["p2-self"]
+    first, again = (result(where, name)["rows"] for where in (done, folder))
+    assert [row["name"] for row in again] == [row["name"] for row in first]
+    assert missing.exists()
 
 
 def test_what_does_not_fit_is_told(root: Path, done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

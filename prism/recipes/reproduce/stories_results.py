@@ -14,10 +14,13 @@ from prism.evaluation.statistics import difference
 from prism.evaluation.text import TextRun, figure
 from prism.recipes.reproduce.knowledge import knowledge_of
 from prism.recipes.reproduce.stories import MAIN, TRUTH_SEED, VARIANTS, StoriesStudy
-from prism.recipes.reproduce.strengths import NUCLEI, best_of, counted, prism, training_free, with_steps
+from prism.recipes.reproduce.strengths import best_of, counted, prism, training_free, with_steps
 from prism.recipes.reproduce.texts import about, mauve_of, mauve_rows, runs_so_far
 from prism.recipes.sampling import Sampling
 
+NUCLEI = (1.0, 0.9)
+TIMES = (1.28, 2.56, 5.12)
+"""How often a token goes back in a run (`strengths`): the paper's in the middle."""
 LIKELIHOOD = ("prism-likelihood", "prism-entropy")
 """The methods that read a vocabulary head tuned to judge."""
 OTHER_SEED = 7
@@ -30,7 +33,7 @@ RIVALS, RACE_SEED = 3, 1
 
 def sweep(steps: int) -> Callable[[StoriesStudy], dict[str, Any]]:
     def measure(study: StoriesStudy) -> dict[str, Any]:
-        contenders = [*training_free(steps), *prism(steps)]
+        contenders = [*training_free(steps, TIMES), *prism(steps, TIMES)]
         return _measured(study, [(study.tuned(), one) for one in _in_full(contenders, steps)])
 
     measure.__doc__ = f"Every method at every strength with {steps} forward passes, on the same weights."
@@ -123,9 +126,13 @@ def _row(
     compiled: bool = True,
 ) -> dict[str, Any]:
     described = about(weights.parent.name, sampling)
-    run = study.write(study.load(weights, compiled=compiled), sampling, samples=samples)
-    study.kept.write(described["name"], run.tokens, study.features(run.tokens))
-    row = {**described, **run.summary(), **figure("excess", difference(run.nll, own.nll))}
+
+    def measure() -> dict[str, Any]:
+        run = study.write(study.load(weights, compiled=compiled), sampling, samples=samples)
+        study.kept.write(described["name"], run.tokens, study.features(run.tokens))
+        return {**described, **run.summary(), **figure("excess", difference(run.nll, own.nll))}
+
+    row = study.workshop.row(described["name"], measure)
     told = f"excess {row['excess']:.3f}, entropy {row['entropy']:.3f}, {row['seconds']:.1f} s"
     study.workshop.tell(f"  {row['name']}: {told}")
     return row

@@ -8,31 +8,31 @@ from typing import Any
 
 from prism.recipes.sampling import Sampling
 
-NUCLEI = (1.0, 0.9)
-TIMES = (1.28, 2.56, 5.12)
-"""How often a token goes back in a run, η = TIMES/N each step: the paper's inverse scheduling, its 2.56 in the middle."""
 ON = (0.0, 0.5)
 """The share of the steps after which counted methods begin to take back."""
 NEAR = 0.1
 """Nats of unigram entropy within which two samplers are equally diverse."""
 
 
-def training_free(steps: int) -> Iterator[Sampling]:
+# How often a token goes back in a run is said by `times`: η = times/N each step, the paper's inverse scheduling with its 2.56.
+
+
+def training_free(steps: int, times: Sequence[float]) -> Iterator[Sampling]:
     """Every training-free method with every strength that is tried."""
     yield from (Sampling(name) for name in ("vanilla", "mdlm", "remdm-conf", "forward-backward", "dfm", "p2-joint"))
-    for times in TIMES:
-        yield from (Sampling(name, eta=min(1.0, times / steps)) for name in ("remdm-cap", "remdm-loop"))
+    for often in times:
+        yield from (Sampling(name, eta=min(1.0, often / steps)) for name in ("remdm-cap", "remdm-loop"))
         for name in ("random", "remdm-conf-topk", "p2-self"):
-            yield from (counted(name, steps, times, on) for on in ON)
+            yield from (counted(name, steps, often, on) for on in ON)
     yield from (Sampling("remdm-rescale", eta=eta) for eta in (0.05, 0.15, 0.4))
 
 
-def prism(steps: int) -> Iterator[Sampling]:
-    yield from (counted("prism", steps, times, on) for times in TIMES for on in ON)
+def prism(steps: int, times: Sequence[float]) -> Iterator[Sampling]:
+    yield from (counted("prism", steps, often, on) for often in times for on in ON)
 
 
-def counted(policy: str, steps: int, times: float, on: float = 0.5) -> Sampling:
-    return Sampling(policy, eta=min(1.0, times / steps), cap=True, on=on)
+def counted(policy: str, steps: int, often: float, on: float = 0.5) -> Sampling:
+    return Sampling(policy, eta=min(1.0, often / steps), cap=True, on=on)
 
 
 def best_of(rows: Sequence[dict[str, Any]], entropy: float) -> dict[str, Any]:

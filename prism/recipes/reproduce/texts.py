@@ -16,7 +16,7 @@ from prism.evaluation.mauve import mauve
 from prism.evaluation.samples import SampleFile, Written, costs, weights_digest, write_samples
 from prism.evaluation.text import Likelihood, diversity, figure
 from prism.models.hub import load_model
-from prism.recipes.reproduce.workshop import Workshop
+from prism.recipes.reproduce.workshop import Workshop, slug
 from prism.recipes.sampling import Sampling
 from prism.sampling.loop import Denoiser
 from prism.sampling.prepared import Prepared
@@ -103,8 +103,7 @@ class Kept:
 
     def path(self, name: str, ending: str) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
-        slug = "".join(letter if letter.isalnum() or letter in ".-" else "_" for letter in name)
-        return self.folder / f"{slug}{ending}"
+        return self.folder / f"{slug(name)}{ending}"
 
     def write(self, name: str, tokens: Integer[np.ndarray, "n l"], features: Features) -> None:
         last, mean = features.last.astype(np.float16), features.mean.astype(np.float16)

@@ -174,14 +174,28 @@ class Workshop:
         """How a model of this workshop was trained: its history and the checkpoint that was chosen."""
         return Folder(model.parent).json("training.json")
 
+    def row(self, name: str, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """A row of a table, kept as soon as it is measured: whoever is killed in the midst of a long table goes on with the
+        next row. Names are those of runs, so that no two tables measure one run."""
+        path = self.models / "rows" / f"{slug(name)}.json"
+        return _made_once(path, make)
+
     def result(self, name: str, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         """The result of that name, made now if it is not there yet."""
-        path = self.results / f"{name}.json"
         self.results.mkdir(parents=True, exist_ok=True)  # results may put pages beside their files
-        if not path.is_file():
-            write_json(path, make())
-        try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path} is not JSON ({error}); delete it and it will be made anew.") from error
-        return found
+        return _made_once(self.results / f"{name}.json", make)
+
+
+def slug(name: str) -> str:
+    """A name as a file's."""
+    return "".join(letter if letter.isalnum() or letter in ".-" else "_" for letter in name)
+
+
+def _made_once(path: Path, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    if not path.is_file():
+        write_json(path, make())
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON ({error}); delete it and it will be made anew.") from error
+    return found
