@@ -66,6 +66,22 @@ def test_every_method_writes_every_function(root: Path) -> None:
     assert load_model(study.tuned()).quality_head is not None
 
 
+def test_prism_is_compared_with_the_best_of_every_other(root: Path) -> None:
+    study = _there(root)
+    rows = json.loads((root / "results" / "rivals.json").read_text())["rows"]
+    others = {one.policy for one in contenders(study)} - {"prism"}
+    assert {(row["steps"], row["order"], row["method"].split()[0]) for row in rows} == {
+        (steps, order, policy) for steps in sorted(TINY.steps)[:2] for order in ORDERS for policy in others
+    }
+    for row in rows:
+        told = json.loads((root / "results" / f"methods_{row['steps']}.json").read_text())["rows"]
+        parsing = {one["method"]: one["parses"] for one in told if one["order"] == row["order"]}
+        assert parsing[row["prism"]] - parsing[row["method"]] == pytest.approx(row["gain_parses"])
+        policy = row["method"].split()[0]
+        assert parsing[row["method"]] == max(parsing[name] for name in parsing if name.split()[0] == policy)
+    assert "against every other with the fewest forward passes" in (root / "results" / "README.md").read_text()
+
+
 def test_the_originals_are_sound(root: Path) -> None:
     found = json.loads((root / "results" / "originals.json").read_text())
     assert found["sound"] == found["exact"] == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,12 @@ COUNTED = ("random", "remdm-conf-topk", "p2-self", "prism")
 
 
 def contenders(study: FunctionsStudy) -> tuple[Sampling, ...]:
-    """All on the same weights; counted ones take back as many tokens as PRISM's strongest."""
-    most = max(study.scale.ks)
+    """All on the same weights; whatever takes back a number of tokens takes back every number."""
     return (
         Sampling("vanilla"),
         Sampling("remdm-cap"),
         Sampling("remdm-conf"),
-        Sampling("remdm-conf-topk", k=most),
-        Sampling("p2-self", k=most),
-        *(Sampling("prism", k=k) for k in study.scale.ks),
+        *(Sampling(name, k=k) for name in ("remdm-conf-topk", "p2-self", "prism") for k in study.scale.ks),
     )
 
 
@@ -63,6 +61,28 @@ def methods(steps: int) -> Callable[[FunctionsStudy], dict[str, Any]]:
 
     measure.__doc__ = f"Every method with {steps} forward passes, in both orders, with the same weights."
     return measure
+
+
+def rivals(study: FunctionsStudy) -> dict[str, Any]:
+    """PRISM against every other with the fewest steps: of each the number of tokens with which most bodies parse."""
+    clock, rows, path = Stopwatch(), [], study.tuned()
+    for steps in sorted(study.scale.steps)[:2]:
+        for order in ORDERS:
+            samplings = [replace(contender, order=order, steps=steps) for contender in contenders(study)]
+            best: dict[str, tuple[Sampling, FunctionsRun]] = {}
+            for sampling, run in zip(samplings, study.write(path, *samplings), strict=True):
+                if sampling.policy not in best or _parsing(run) > _parsing(best[sampling.policy][1]):
+                    best[sampling.policy] = sampling, run
+            ours, prism = best.pop("prism")
+            for sampling, run in best.values():
+                over = summary(corrections(run, prism))
+                row = {"steps": steps, "order": order, "prism": name_of(ours), "method": name_of(sampling)}
+                rows.append({**row, **{name: over[name] for name in over if name.startswith("gain_")}})
+    return {"rows": rows, "record": _record(clock, study, path)}
+
+
+def _parsing(run: FunctionsRun) -> float:
+    return run.share(attrgetter("parses")).value
 
 
 def sweep(study: FunctionsStudy) -> dict[str, Any]:
@@ -193,6 +213,7 @@ def results_of(study: FunctionsStudy) -> dict[str, Callable[[FunctionsStudy], di
         "training": training,
         "originals": originals,
         **{f"methods_{steps}": methods(steps) for steps in study.scale.steps},
+        "rivals": rivals,
         "sweep": sweep,
         "transfer": transfer,
         "blocks": blocks,

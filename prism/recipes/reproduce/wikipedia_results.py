@@ -34,7 +34,7 @@ TRAINING_FREE = (
 """The main ones; World A tries all."""
 NUCLEI = (1.0, 0.9, 0.8)
 TIMES = (0.32, 0.64, 1.28, 2.56)
-"""How often a token goes back in a run (`strengths`): the paper's 2.56 takes much of these texts' diversity, being
+"""How often a token goes back in a run (`strengths`). The paper's 2.56 takes much of the diversity of these texts, which are
 less plain than World A's."""
 SCREENING_SEED = 1
 """Of the sweeps: other texts than those the best settings are then told by."""
