@@ -258,7 +258,7 @@ def vocabulary_size(tokenizer: Any) -> int:
 
 
 PROBE = """The 12,345 café-goers of 1984 (MÜNCHEN) can't  say: "naïve\u00a0ﬁn — don’t!"\r\n
-\tdef f(x_1, *args) -> int:\n        return x**2 != 3.14e-10  # TODO\n
+\tdef f(x_1, *args) -> int:\n        return x**2 != 3.14e-10  # why?\n
 Ещё раз: 日本語の文, 한국어, हिन्दी, العربية 😀👩‍🔬 e\u0301 Å \u200b\x00 <b>&amp;</b> http://a.b/c?d=e_f%20g """
 """What tokenizers differ in: spaces, cases, digits, accents, scripts, code."""
 
