@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 LOGITS_AT_ONCE = 1 << 26  # in float32: 256 MiB
 ROUND = 64
+"""Rows of a vocabulary come in multiples of this."""
 _HAS_TRITON = find_spec("triton") is not None
 
 

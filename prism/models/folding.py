@@ -18,14 +18,12 @@ from torch.nn import functional as F
 from prism.models.attach import PrismModel, attach
 from prism.models.backbone import Backbone, Cache
 from prism.models.dit import DiT, DiTBlock, FinalLayer, Places, Rotation, attention, gathered
-from prism.models.fused import FusedLlama, can_be_fused
+from prism.models.fused import FusedLlama, can_be_fused, linear, round_rows
 from prism.models.heads import BlockHead, FinalLayerHead, QualityHead, Verdict
 from prism.models.llama import Llama
 from prism.state import SMALL_VOCABULARY, Hidden, Mask, Tokens
 
 Model = Backbone | PrismModel
-_ALIGNED = 64
-"""Rows of a long vocabulary come in multiples of this."""
 
 
 @torch.no_grad()
@@ -84,8 +82,9 @@ class FoldedDiT(Backbone):
         # what may not be drawn is forbidden by the bias, and rows of logits begin where a GPU likes to read them
         bias = last.linear.bias.index_fill(0, model.forbidden, -torch.inf)
         self.forbidden = model.forbidden[:0]
-        spare = -len(bias) % _ALIGNED if len(bias) > SMALL_VOCABULARY else 0
-        self.vocabulary = _linear(F.pad(last.linear.weight, (0, 0, 0, spare)), F.pad(bias, (0, spare)), dtype)
+        weight = last.linear.weight
+        whole = (round_rows(weight), round_rows(bias)) if len(bias) > SMALL_VOCABULARY else (weight, bias)
+        self.vocabulary = linear(*whole, dtype)
 
     def forward(self, tokens: Tokens, attend: Mask | None = None, cache: Cache | None = None) -> Hidden:
         if cache is not None:
@@ -107,10 +106,10 @@ class _FoldedBlock(nn.Module):
         super().__init__()
         weights = block.folded(condition)
         self.heads = block.heads
-        self.qkv = _linear(weights.qkv, weights.qkv_bias, dtype)
-        self.out = _linear(weights.out, None, dtype)
-        self.up = _linear(weights.up, weights.up_bias, dtype)
-        self.down = _linear(weights.down, weights.down_bias, dtype)
+        self.qkv = linear(weights.qkv, weights.qkv_bias, dtype)
+        self.out = linear(weights.out, None, dtype)
+        self.up = linear(weights.up, weights.up_bias, dtype)
+        self.down = linear(weights.down, weights.down_bias, dtype)
 
     def forward(self, x: Float[Tensor, "b l d"], rotation: Rotation, attend: Mask | None) -> Float[Tensor, "b l d"]:
         x = x + self.out(attention(self.qkv(self._norm(x)), self.heads, rotation, attend))
@@ -172,14 +171,6 @@ def gelu_of(linear: nn.Linear, x: Float[Tensor, "b l d"]) -> Float[Tensor, "b l 
     if not plain and x.device.type == "cpu" and x.dtype == torch.float32 and torch.backends.mkldnn.is_available():
         return torch.ops.mkldnn._linear_pointwise(x, linear.weight, linear.bias, "gelu", [], "tanh")
     return F.gelu(linear(x), approximate="tanh")
-
-
-def _linear(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> nn.Linear:
-    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
-    linear.weight = _kept(weight.to(dtype))
-    if bias is not None:
-        linear.bias = _kept(bias.to(dtype))
-    return linear
 
 
 def _kept(tensor: Tensor) -> nn.Parameter:

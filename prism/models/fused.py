@@ -1,5 +1,5 @@
 """The Llama family as it is sampled from: queries, keys and values in one product, gate and up in another, LoRA worked into the
-weights it stands beside (W + α/r · B·A, in float32 before it is rounded).
+weights it stands beside (W + α/r · B·A, in float32 before it is rounded), the vocabulary in a round number of rows.
 
 A step that computes one block of a cached text reads every weight for a few dozen tokens: it takes as long as reading them, and
 every small operation in between counts. So the pieces of a layer on both sides of its attention are modules of their own, and
@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from prism.models.backbone import Backbone
 from prism.models.dit import rotate
 from prism.models.llama import Keep, Layer, Llama, Turns, attention
+from prism.vocabulary import ROUND
 
 Part = TypeVar("Part", bound=nn.Module)
 
@@ -41,7 +42,26 @@ class FusedLlama(Llama):
         self.layers = nn.ModuleList(FusedLayer(cast(Layer, layer), dtype) for layer in model.layers)
         self.norm = _shared(model.norm, dtype)
         self.lm_head = None if model.lm_head is None else _shared(model.lm_head, dtype)
-        self.to(model.device)  # the forbidden ids too
+        self.vocabulary = self._vocabulary(model)
+        self.forbidden = model.forbidden[:0]
+        self.to(model.device)
+
+    def _vocabulary(self, model: Llama) -> nn.Linear:
+        """The output projection with rows of zeros at its end, without which a product with it is several times slower on a
+        GPU; what may not be drawn is forbidden by its bias."""
+        mine, theirs = (it.embed_tokens if it.lm_head is None else it.lm_head for it in (self, model))
+        rows, whole = self.config.vocab_size, round_rows(mine.weight.data)
+        mine.weight.data = whole[:rows]
+        if theirs.weight.dtype == whole.dtype:
+            theirs.weight.data = whole[:rows]
+        return linear(whole, whole.new_zeros(len(whole)).index_fill(0, model.forbidden, -torch.inf), whole.dtype)
+
+    def unembed(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
+        return self.vocabulary(hidden)[..., : self.config.vocab_size]
+
+    def projection(self) -> tuple[Tensor, Tensor | None]:
+        rows = self.config.vocab_size
+        return self.vocabulary.weight[:rows], self.vocabulary.bias[:rows]
 
     def compile(self, *settings: Any, **others: Any) -> None:
         """Piece by piece; the whole would take minutes and gain nothing."""
@@ -101,12 +121,23 @@ def _joined(parts: tuple[Any, ...], dtype: torch.dtype) -> nn.Linear:
     for part, rows in zip(parts, whole.split([len(weight) for weight in weights]), strict=True):
         if type(part) is nn.Linear and part.weight.dtype == dtype:
             part.weight.data = rows
-    biases = [part.bias.to(dtype) for part in parts if part.bias is not None]
-    joined = nn.Linear(whole.shape[1], whole.shape[0], bias=bool(biases), device="meta")
-    joined.weight = nn.Parameter(whole.detach(), requires_grad=False)
-    if biases:
-        joined.bias = nn.Parameter(torch.cat(biases).detach(), requires_grad=False)
-    return joined
+    biases = [part.bias for part in parts if part.bias is not None]
+    return linear(whole, torch.cat(biases) if biases else None, dtype)
+
+
+def linear(weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None, dtype: torch.dtype) -> nn.Linear:
+    """A layer over these, which learns nothing."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    layer.weight = nn.Parameter(weight.detach().to(dtype), requires_grad=False)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias.detach().to(dtype), requires_grad=False)
+    return layer
+
+
+def round_rows(tensor: Float[Tensor, "v ..."]) -> Float[Tensor, "w ..."]:
+    """With zeros at its end, up to a round number of rows."""
+    spare = -len(tensor) % ROUND
+    return torch.cat([tensor, tensor.new_zeros(spare, *tensor.shape[1:])]) if spare else tensor
 
 
 def _merged(part: Any) -> Tensor:
