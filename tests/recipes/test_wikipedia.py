@@ -102,7 +102,7 @@ def study_in(root: Path, folder: Path) -> WikipediaStudy:
 
 
 def test_at_full_scale_it_is_what_was_asked_for() -> None:
-    assert (FULL.length, FULL.steps) == (512, (32, 64, 128))
+    assert (FULL.length, FULL.steps, FULL.swept) == (512, (16, 32, 64, 128), (16, 32, 64))
     assert FULL.samples >= 1000
     assert (PAPER.k, PAPER.ys, PAPER.regulariser, PAPER.order) == (8, 4, 0.5, TopProbability())
     assert FULL.tokens(FULL.adaptation) == 294_912_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from prism.recipes.reproduce.frontier import BELOW, FRONTIER, draw_frontier, frontier_table
 from prism.recipes.reproduce.report import (
     STYLE,
     Figure,
@@ -195,27 +196,24 @@ def _steps(found: dict[str, Result], results: Path) -> str:
 
 
 def _frontier(found: dict[str, Result], results: Path) -> str:
-    swept = {steps: result for steps, result in _by_steps(found).items() if f"sweep_{steps}" in found}
+    swept = {
+        steps: {label: [row for row in result["rows"] if _label(row) == label] for label in map(_label, result["rows"])}
+        for steps, result in _by_steps(found).items()
+        if f"sweep_{steps}" in found
+    }
     if not swept:
         return ""
+    entropy = found[f"sweep_{next(iter(swept))}"]["truth"]["entropy"]
     with Figure(results / "frontier.svg", len(swept)) as axes:
-        for ax, (steps, result) in zip(axes, swept.items(), strict=True):
-            for label in dict.fromkeys(_label(row) for row in result["rows"]):
-                rows = sorted((row for row in result["rows"] if _label(row) == label), key=lambda row: row["entropy"])
-                ax.plot(
-                    [row["entropy"] for row in rows],
-                    [row["excess"] for row in rows],
-                    "o",
-                    markersize=3.5,
-                    color=_style(label)[0],
-                    label=label,
-                )
-            ax.plot(result["truth"]["entropy"], 0, "*", color="black", label="the truth")
+        for ax, (steps, methods) in zip(axes, swept.items(), strict=True):
+            for label, rows in methods.items():
+                draw_frontier(ax, rows, _style(label)[0], label, "excess")
+            ax.plot(entropy, 0, "*", color="black", label="the truth")
             ax.set(title=f"{steps} forward passes", xlabel="entropy, nats", ylabel="excess, nats a token")
         axes[0].legend(fontsize=5, ncols=2)
     return (
-        "## Likelihood and diversity\n\nEvery setting tried; likelihood can be bought with diversity, so both are shown.\n\n"
-        "![excess against entropy](frontier.svg)"
+        "## Likelihood and diversity\n\nEvery setting tried; likelihood can be bought with diversity, so both are shown. "
+        f"{FRONTIER}\n\n![excess against entropy](frontier.svg)\n\n{frontier_table(swept, entropy, BELOW)}"
     )
 
 

@@ -83,7 +83,7 @@ class Scale:
     at_once: int
     """Sequences sampled at a time."""
     steps: tuple[int, ...]
-    """Forward passes, the fewest first; all methods are compared at the first two, the best ones also at the others."""
+    """Forward passes, the fewest first; with the most, only the best methods are compared."""
     witnesses: int
     """Sequences watched for calibration."""
 
@@ -95,6 +95,11 @@ class Scale:
                 f"PRISM would see {tuned:,} tokens, more than 1/{TUNED_ON} of the {learnt:,} the model is trained on; tune it "
                 f"for at most {most:,} steps of {self.tuning.batch} sequences."
             )
+
+    @property
+    def swept(self) -> tuple[int, ...]:
+        """Where every method is tried at every strength."""
+        return self.steps[:-1]
 
     def tokens(self, settings: Optimisation) -> int:
         """Of the data that a training sees. PRISM draws several y from each of its sequences, which are no data."""
@@ -114,7 +119,7 @@ SCALES: dict[str, Scale] = {
         samples=1_024,
         screened=128,
         at_once=128,  # one shape for all, compiled once
-        steps=(32, 64, 128),
+        steps=(16, 32, 64, 128),
         witnesses=128,
     ),
     "tiny": Scale(

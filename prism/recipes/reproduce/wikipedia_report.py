@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from prism.recipes.reproduce.frontier import BELOW, FRONTIER, draw_frontier, frontier_table
 from prism.recipes.reproduce.report import (
     STYLE,
     Figure,
     Result,
     Section,
     knowledge,
+    pick,
     setting,
     table,
     with_interval,
@@ -127,21 +129,25 @@ def _verdict(found: dict[str, Result], results: Path) -> str:
 
 
 def _frontier(found: dict[str, Result], results: Path) -> str:
-    swept = compared(found, "sweep")
+    swept = {
+        steps: {method: pick(rows, method=method) for method in dict.fromkeys(row["method"] for row in rows)}
+        for steps, rows in compared(found, "sweep").items()
+    }
     if not swept or "data" not in found:
         return ""
+    text = found["data"]
     with Figure(results / "frontier.svg", len(swept)) as axes:
-        for ax, (steps, rows) in zip(axes, swept.items(), strict=True):
-            for method in dict.fromkeys(row["method"] for row in rows):
-                points = [(row["entropy"], row["nll"]) for row in rows if row["method"] == method]
-                ax.plot(*zip(*points, strict=True), "o", markersize=3.5, color=STYLE[method][0], label=method)
-            ax.plot(found["data"]["entropy"], found["data"]["nll"], "*", color="black", label="held-out text")
-            ax.axvspan(found["data"]["entropy"] - NEAR, found["data"]["entropy"] + NEAR, color="0.93")
+        for ax, (steps, methods) in zip(axes, swept.items(), strict=True):
+            for method, rows in methods.items():
+                draw_frontier(ax, rows, STYLE[method][0], method, "nll")
+            ax.plot(text["entropy"], text["nll"], "*", color="black", label="held-out text")
+            ax.axvspan(text["entropy"] - NEAR, text["entropy"] + NEAR, color="0.93")
             ax.set(title=f"{steps} forward passes", xlabel="entropy, nats", ylabel="nats a token")
         axes[0].legend(fontsize=5, ncols=2)
     return (
         "## Likelihood and diversity\n\nEvery setting tried, with few texts each; likelihood can be bought with diversity, so "
-        "both are shown.\n\n![nats a token against entropy](frontier.svg)"
+        f"both are shown. {FRONTIER}\n\n![nats a token against entropy](frontier.svg)\n\n"
+        + frontier_table(swept, text["entropy"], BELOW)
     )
 
 

@@ -104,7 +104,7 @@ def _contenders(steps: int) -> Iterator[Sampling]:
 
 def methods(steps: int) -> Callable[[WikipediaStudy], dict[str, Any]]:
     def measure(study: WikipediaStudy) -> dict[str, Any]:
-        chosen = _best_settings(study, steps) if steps in study.scale.steps[:2] else _best_two(study, steps)
+        chosen = _best_settings(study, steps) if steps in study.scale.swept else _best_two(study, steps)
         return _measured(study, [(study.tuned(), sampling) for sampling in chosen])
 
     measure.__doc__ = f"The best setting of every method with {steps} forward passes, or of the best ones, all texts."
@@ -121,7 +121,7 @@ def _best_settings(study: WikipediaStudy, steps: int) -> list[Sampling]:
 
 def _best_two(study: WikipediaStudy, steps: int) -> list[Sampling]:
     """PRISM and the best of all others with fewer steps, at the same strengths."""
-    fewer = study.scale.steps[1]
+    fewer = study.scale.swept[-1]
     rows = _rows(study, fewer)
     rival = best_of([row for row in rows if row["method"] != "prism"], _entropy(study))
     return [with_steps(Sampling(**row["sampling"]), steps) for row in (rival, _prism(rows))]
@@ -205,13 +205,12 @@ def mauve_scores(study: WikipediaStudy) -> dict[str, Any]:
 
 def results_of(study: WikipediaStudy) -> dict[str, Callable[[WikipediaStudy], dict[str, Any]]]:
     """All results by the name of their file, in the order in which they need each other."""
-    few, many = study.scale.steps[:2], study.scale.steps[2:]
     return {
         "evidence": evidence,
         "training": training,
         "data": data,
-        **{f"sweep_{steps}": sweep(steps) for steps in few},
-        **{f"methods_{steps}": methods(steps) for steps in (*few, *many)},
+        **{f"sweep_{steps}": sweep(steps) for steps in study.scale.swept},
+        **{f"methods_{steps}": methods(steps) for steps in study.scale.steps},
         "knowledge": knowledge,
         "ablations": ablations,
         "mauve": mauve_scores,
