@@ -89,6 +89,7 @@ def several(folder: Path) -> None:
         model.save(folder / "corrector", state=state)
     torch.distributed.barrier()  # gloo's threads may abort a process that ends while another still talks
     torch.distributed.destroy_process_group()
+    os._exit(0)  # and once in a while they abort an interpreter that takes itself apart, when all is written
 
 
 def killed(folder: Path) -> None:
