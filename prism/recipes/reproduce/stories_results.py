@@ -100,9 +100,9 @@ def likelihood(study: StoriesStudy) -> dict[str, Any]:
     return _recorded(study, clock, rows, study.load(weights))
 
 
-def _measured(study: StoriesStudy, wanted: Sequence[tuple[Path, Sampling]], *, compiled: bool = True) -> dict[str, Any]:
-    clock, rows = Stopwatch(), _rows(study, wanted, compiled=compiled)
-    return _recorded(study, clock, rows, study.load(wanted[-1][0], compiled=compiled))
+def _measured(study: StoriesStudy, wanted: Sequence[tuple[Path, Sampling]]) -> dict[str, Any]:
+    clock, rows = Stopwatch(), _rows(study, wanted)
+    return _recorded(study, clock, rows, study.load(wanted[-1][0]))
 
 
 def _recorded(study: StoriesStudy, clock: Stopwatch, rows: list[dict[str, Any]], model: Any) -> dict[str, Any]:
@@ -200,13 +200,16 @@ def knowledge(study: StoriesStudy) -> dict[str, Any]:
 
 def ablations(study: StoriesStudy) -> dict[str, Any]:
     """Other ways to tune, on short fine-tunings of the same backbone; P2-self, which needs no head, beside PRISM."""
-    wanted = [
-        (study.variant(name), replace(counted(policy, steps, times), steps=steps, nucleus=0.9))
-        for name in VARIANTS
+    samplings = [
+        replace(counted(policy, steps, times), steps=steps, nucleus=0.9)
         for steps in study.scale.steps[:2]
         for policy, times in (("prism", 2.56), ("prism", 5.12), ("p2-self", 2.56))
     ]
-    return _measured(study, wanted, compiled=False)  # each model writes little
+    clock, rows = Stopwatch(), []
+    for name in VARIANTS:  # one after the other, so that what was measured is kept when it is stopped
+        weights = study.variant(name)
+        rows += _rows(study, [(weights, one) for one in samplings], compiled=False)  # each model writes little
+    return _recorded(study, clock, rows, study.load(weights, compiled=False))
 
 
 def phases(study: StoriesStudy) -> dict[str, Any]:
