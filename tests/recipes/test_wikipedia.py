@@ -26,6 +26,7 @@ from prism.models.attach import PrismModel
 from prism.models.dit import DiT
 from prism.models.hub import load_backbone, load_model, save_backbone
 from prism.models.llama import Llama
+from prism.recipes.reproduce.frontier import reached, told
 from prism.recipes.reproduce.strengths import best_of
 from prism.recipes.reproduce.texts_report import verdicts
 from prism.recipes.reproduce.wikipedia import CANDIDATES, PAPER, SCALES, VARIANTS, WikipediaStudy
@@ -250,6 +251,16 @@ def test_the_page(done: Path) -> None:
     assert f"{score['mauve']:.3f} [" in page
     assert texts.count("## prism,") == len(TINY.steps)
     assert "<|endoftext|>" in texts
+
+
+def test_other_ways_stand_beside_the_main_one_at_their_own_entropy(done: Path) -> None:
+    """Less likely at the same strength may only be more diverse."""
+    page = (done / "results" / "README.md").read_text()
+    lines = [line for line in page.splitlines() if line.startswith(tuple(f"| {name} |" for name in VARIANTS))]
+    rows = result(done, "ablations")["rows"]
+    for row, line in zip(rows, lines[-len(rows) :], strict=True):
+        swept = [one for one in result(done, f"sweep_{row['steps']}")["rows"] if one["method"] == "prism"]
+        assert line.split(" | ")[-1] == f"{told(reached(swept, row['entropy']))} |"
 
 
 def test_a_verdict_needs_likelihood_mauve_and_diversity() -> None:

@@ -33,9 +33,6 @@ class Reached(NamedTuple):
     nll: float
     half: float
 
-    def __str__(self) -> str:
-        return f"{self.nll:.3f} ± {self.half:.3f}"
-
 
 def hull(rows: Sequence[Result]) -> list[Result]:
     """The settings that no mixture of others improves on, the least diverse first, from the likeliest one on."""
@@ -67,6 +64,11 @@ def reached(rows: Sequence[Result], entropy: float) -> Reached | None:
     return Reached(plain["nll"] + share * (diverse["nll"] - plain["nll"]), hypot(*errors))
 
 
+def told(found: Reached | None) -> str:
+    """In a table."""
+    return "–" if found is None else f"{found.nll:.3f} ± {found.half:.3f}"
+
+
 def frontier_table(
     by_steps: Mapping[int, Mapping[str, Sequence[Result]]], entropy: float, below: Sequence[float]
 ) -> str:
@@ -75,7 +77,7 @@ def frontier_table(
     for steps, methods in by_steps.items():
         found = {name: [reached(rows, entropy - less) for less in below] for name, rows in methods.items()}
         for name, some in sorted(found.items(), key=lambda one: [float("inf") if r is None else r.nll for r in one[1]]):
-            lines.append([steps, name, *("–" if one is None else str(one) for one in some)])
+            lines.append([steps, name, *map(told, some)])
     at = [f"at {entropy - less:.2f}" + (f", {less:g} below" if less else ", the data's") for less in below]
     return table(["N", "method", *at], lines)
 

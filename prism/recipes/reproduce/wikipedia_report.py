@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from prism.recipes.reproduce.frontier import BELOW, FRONTIER, draw_frontier, frontier_table
+from prism.recipes.reproduce.frontier import BELOW, FRONTIER, draw_frontier, frontier_table, reached, told
 from prism.recipes.reproduce.report import (
     STYLE,
     Figure,
@@ -185,11 +185,17 @@ def _steps(found: dict[str, Result], results: Path) -> str:
 def _ablations(found: dict[str, Result], results: Path) -> str:
     if "ablations" not in found:
         return ""
-    rows = with_mauve(found, found["ablations"]["rows"])
+    main = {steps: pick(rows, method="prism") for steps, rows in compared(found, "sweep").items()}
+    lines = []
+    for row in with_mauve(found, found["ablations"]["rows"]):
+        as_diverse = reached(main[row["steps"]], row["entropy"]) if row["steps"] in main else None
+        lines.append([row["weights"], *line(row), told(as_diverse)])
     return (
         "## PRISM in other ways\n\nOn as many tokens: S by confidence (`prism-confident`); the paper's way, a block head and "
-        "the whole backbone (`prism-paper`), and the same with LoRA (`prism-lora`), with P2-self on these weights.\n\n"
-        + table(["weights", *HEADINGS], [[row["weights"], *line(row)] for row in rows])
+        "the whole backbone (`prism-paper`), and the same with LoRA (`prism-lora`), with P2-self on these weights. All at the "
+        "strengths that were best on the main ones, where they are not equally diverse: the last column is what PRISM on the "
+        "main weights reaches, in nats a token, at the entropy of that row (see above).\n\n"
+        + table(["weights", *HEADINGS, "the main way at this entropy"], lines)
     )
 
 
