@@ -133,6 +133,14 @@ def test_remask_budgets_are_made_equal(study: StoriesStudy) -> None:
     assert remasks["p2-self"] == pytest.approx(result["target"])
 
 
+def test_an_order_of_commitment_is_told_apart(study: StoriesStudy) -> None:
+    rows = _result(study, "ordered")["rows"]
+    assert len({row["name"] for row in rows}) == len(rows)
+    assert {row["method"] for row in rows if "order" not in row["sampling"]} == {"p2-joint"}  # which has no other
+    assert not {row["name"] for row in rows} & {row["name"] for row in _result(study, "sweep_3")["rows"]}
+    assert "by confidence" in write_report(study.workshop.results).read_text()
+
+
 def test_knowledge_is_told_by_time(study: StoriesStudy) -> None:
     result = _result(study, "knowledge")
     run = result["runs"]["vanilla"]

@@ -47,6 +47,7 @@ def write_page(results: Path, about: str, sections: Sequence[Section]) -> Path:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    assert all(len(row) == len(headings) for row in rows), f"a row of another width than {headings}"
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
 
@@ -66,6 +67,7 @@ def setting(row: Result) -> str:
     parts = [f"p={row['nucleus']:g}"]
     parts += [f"η={given['eta']:.3g}"] if given.get("eta") is not None else []
     parts += [f"from {given['on']:g}"] if given.get("on") is not None else []
+    parts += [f"by {given['order']}"] if given.get("order") is not None else []
     return ", ".join(parts)
 
 

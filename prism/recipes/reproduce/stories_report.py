@@ -130,7 +130,9 @@ def _race(found: dict[str, Result], results: Path) -> str:
             steps,
             row["method"],
             setting(row),
-            *(with_interval(row, name) for name in ("excess", "entropy", "mauve") if name in row),
+            with_interval(row, "excess"),
+            with_interval(row, "entropy"),
+            *mauves(row),
         ]
         for steps, some in rows.items()
         for row in some
@@ -263,6 +265,11 @@ SECTIONS: tuple[Section, ...] = (
     _steps,
     knowledge,
     _listed("equal_remasks", "At the same number of remasks", "Strengths set so that all take back about as many."),
+    _listed(
+        "ordered",
+        "Committed in order of confidence",
+        "As P2's joint ranking does: the same order for methods that otherwise commit in a random one.",
+    ),
     _listed("ablations", "Other ways to tune", "Short fine-tunings of the same backbone; P2-self needs no head."),
     _listed(
         "phases", "When remasking begins", "PRISM from different moments on, and with η that does not fall with N."

@@ -187,6 +187,17 @@ def _with_remasks(study: StoriesStudy, model: Any, sampling: Sampling, target: f
     return replace(sampling, eta=(low + high) / 2)
 
 
+def ordered(study: StoriesStudy) -> dict[str, Any]:
+    """Masks committed in order of confidence, as P2's joint ranking does, by the methods that take back the worst."""
+    wanted = []
+    for steps in study.scale.steps[:2]:
+        wanted += [Sampling("p2-joint", steps=steps), Sampling("vanilla", steps=steps, order="confidence")]
+        for name in ("prism", "p2-self", "remdm-conf-topk"):
+            strengths = [counted(name, steps, times, on=0.0) for times in TIMES]
+            wanted += [replace(one, steps=steps, order="confidence") for one in strengths]
+    return _measured(study, [(study.tuned(), one) for one in wanted])
+
+
 def knowledge(study: StoriesStudy) -> dict[str, Any]:
     """Does the head know? Quality against the likelihood it estimates, by time; who finds tokens that are not the text's."""
     clock, model = Stopwatch(), study.load(study.tuned(), compiled=False)
@@ -243,6 +254,7 @@ def results_of(study: StoriesStudy) -> dict[str, Callable[[StoriesStudy], dict[s
         **{f"sweep_{steps}": sweep(steps) for steps in few},
         "knowledge": knowledge,
         "equal_remasks": equal_remasks,
+        "ordered": ordered,
         "likelihood": likelihood,
         **{f"race_{steps}": race(steps) for steps in few},
         **{f"methods_{steps}": methods(steps) for steps in many},

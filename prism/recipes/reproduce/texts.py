@@ -74,9 +74,10 @@ def about(weights: str, sampling: Sampling) -> dict[str, Any]:
     """Whose texts they are, and how they were written; the name is a run's own."""
     strength = "" if sampling.eta is None else f" η={sampling.eta:.4g}"
     late = "" if sampling.on is None else f" on={sampling.on:g}"
+    order = "" if sampling.order is None else f" {sampling.order}"
     seed = f" seed={sampling.seed}" if sampling.seed else ""
     return {
-        "name": f"{weights}: {sampling.policy}{strength}{late} p={sampling.nucleus:g} N={sampling.steps}{seed}",
+        "name": f"{weights}: {sampling.policy}{order}{strength}{late} p={sampling.nucleus:g} N={sampling.steps}{seed}",
         "method": sampling.policy,
         "weights": weights,
         "sampling": sampling.described(),
