@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from prism.vocabulary import LOGITS_AT_ONCE, log_probability_in, log_probability_through
+from prism.vocabulary import LOGITS_AT_ONCE, entropy_in, entropy_of, log_probability_in, log_probability_through
 
 Tokens = Int[Tensor, "b l"]
 Mask = Bool[Tensor, "b l"]
@@ -187,6 +187,18 @@ class Reading:
             return self._learned_through(self.rows, self.take(tokens))
         small = _is_small(self._vocabulary)  # part of some larger kernel anyway
         return self.each(log_probability if small or self._learns else log_probability_in, self.take(tokens))
+
+    @property
+    def entropies(self) -> Float[Tensor, " n"]:
+        """H(f^i(· | x)) in nats; not to learn from."""
+        return self.each(entropy_of if _is_small(self._vocabulary) else entropy_in)
+
+    def of_and_entropies(self, tokens: Tokens) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+        """`of(tokens)` and `entropies` of the same logits, which are made once; not to learn from."""
+        small = _is_small(self._vocabulary)
+        asked = (log_probability, entropy_of) if small else (log_probability_in, entropy_in)
+        found: Any = self.each(lambda logits, tokens: (asked[0](logits, tokens), asked[1](logits)), self.take(tokens))
+        return found
 
     @property
     def _learns(self) -> bool:

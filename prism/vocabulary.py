@@ -46,6 +46,21 @@ def log_probability_in(logits: Float[Tensor, "n v"], tokens: Int[Tensor, " n"]) 
     return _normalised(logits, tokens.clamp_max(logits.shape[-1] - 1))[0]
 
 
+def entropy_of(logits: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
+    """H = -Σ_v f(v) log f(v) of every row's f = softmax(logits), in nats; a forbidden id has f = 0 and adds nothing."""
+    log_probabilities = (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
+    return -(log_probabilities.exp() * log_probabilities.clamp_min(-1e4)).sum(-1)
+
+
+def entropy_in(logits: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
+    """The same where nobody learns from it: on a GPU one look at the logits as they are."""
+    if _on_gpu(logits):
+        from prism.vocabulary_kernel import entropy
+
+        return entropy(logits)
+    return entropy_of(logits)
+
+
 class _Through(torch.autograd.Function):
     @staticmethod
     def forward(

@@ -32,6 +32,27 @@ def _normalise(logits, tokens, log_probabilities, normalisers, vocabulary, strid
 
 
 @triton.jit
+def _entropy(logits, entropies, vocabulary, stride, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    logits += row * stride
+    lanes = tl.arange(0, BLOCK)
+    highest = tl.full([BLOCK], float("-inf"), tl.float32)
+    for first in range(0, vocabulary, BLOCK):
+        value = tl.load(logits + first + lanes, mask=first + lanes < vocabulary, other=float("-inf"))
+        highest = tl.maximum(highest, value.to(tl.float32))
+    top = tl.max(highest, 0)
+    total, weighted = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    for first in range(0, vocabulary, BLOCK):
+        value = tl.load(logits + first + lanes, mask=first + lanes < vocabulary, other=float("-inf"))
+        below = value.to(tl.float32) - top
+        share = tl.exp(below)
+        total += share
+        weighted += tl.where(share > 0, share * below, 0.0)  # a forbidden id is infinitely far below
+    total = tl.sum(total, 0)
+    tl.store(entropies + row, tl.log(total) - tl.sum(weighted, 0) / total)
+
+
+@triton.jit
 def _differentiate(logits, tokens, normalisers, gradient, vocabulary, stride, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     places = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -70,6 +91,23 @@ def normalise(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
 def _(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     log_probabilities = torch.empty_like(tokens, dtype=torch.float32)
     return log_probabilities, torch.empty_like(log_probabilities)
+
+
+@torch.library.custom_op("prism::entropy", mutates_args=(), schema="(Tensor logits) -> Tensor")
+def entropy(logits: Tensor) -> Tensor:
+    """H(softmax(logits)) of every row, in nats."""
+    entropies = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
+    if not len(logits):
+        return entropies
+    block = min(_BLOCK, triton.next_power_of_2(logits.shape[1]))
+    with torch.cuda.device_of(logits):  # Triton launches on the current device, whatever the tensors'
+        _entropy[(len(logits),)](logits, entropies, logits.shape[1], logits.stride(0), BLOCK=block, num_warps=_WARPS)
+    return entropies
+
+
+@entropy.register_fake
+def _(logits: Tensor) -> Tensor:
+    return logits.new_empty(logits.shape[:1], dtype=torch.float32)
 
 
 def differentiate(

@@ -3,6 +3,7 @@ and compiled for one where there is none."""
 
 from __future__ import annotations
 
+import math
 import sys
 
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor
 
 import prism.vocabulary
 from prism.state import log_probability
-from prism.vocabulary import log_probability_in, log_probability_through
+from prism.vocabulary import entropy_in, entropy_of, log_probability_in, log_probability_through
 
 SIZES = [(7, 300), (3, 5000), (5, 4096), (1, 257)]
 
@@ -54,6 +55,11 @@ def test_logits_that_nobody_learns_from() -> None:
     torch.testing.assert_close(log_probability_in(logits, tokens), log_probability(logits, tokens))
 
 
+def test_entropy_counts_no_forbidden_token() -> None:
+    logits = torch.tensor([[0.0, 0.0, 0.0, -torch.inf], [5.0, -torch.inf, -torch.inf, -torch.inf]])
+    torch.testing.assert_close(entropy_in(logits), torch.tensor([math.log(3), 0.0]))
+
+
 def test_what_does_not_learn_gets_no_gradient() -> None:
     hidden, weight, offset, forbidden, tokens = case()
     log_probability_through(hidden, weight.detach(), None, forbidden, tokens).sum().backward()
@@ -76,11 +82,11 @@ def test_the_kernels_are_the_formulas() -> None:
 
 
 def test_they_compile_for_a_gpu_that_is_not_here() -> None:
-    assert run(__file__, "compile", interpreted=False) == ["_normalise", "_differentiate"]
+    assert run(__file__, "compile", interpreted=False) == ["_normalise", "_entropy", "_differentiate"]
 
 
 def compare() -> None:
-    from prism.vocabulary_kernel import differentiate, normalise
+    from prism.vocabulary_kernel import differentiate, entropy, normalise
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for rows, vocabulary in SIZES:
@@ -95,6 +101,7 @@ def compare() -> None:
         found, normalisers = normalise(logits, tokens)
         torch.testing.assert_close(found.double(), expected.detach(), atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(normalisers.double(), exact.detach().logsumexp(-1), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(entropy(logits).double(), entropy_of(logits.double()), atol=1e-5, rtol=1e-5)
         beyond = whole[:, vocabulary:].clone()
         differentiate(logits, tokens, normalisers, pull)
         assert exact.grad is not None
@@ -108,11 +115,11 @@ def compile_for_hopper() -> None:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from prism.vocabulary_kernel import _differentiate, _normalise
+    from prism.vocabulary_kernel import _differentiate, _entropy, _normalise
 
-    floats = {"log_probabilities": "*fp32", "normalisers": "*fp32", "gradient": "*fp32"}
+    floats = dict.fromkeys(("log_probabilities", "normalisers", "entropies", "gradient"), "*fp32")
     types = {"logits": "*bf16", "tokens": "*i64", "vocabulary": "i32", "stride": "i32", **floats}
-    for kernel in (_normalise, _differentiate):
+    for kernel in (_normalise, _entropy, _differentiate):
         signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
         source = ASTSource(fn=kernel, signature=signature, constexprs={"BLOCK": 4096})
         triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8})

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from prism.noise import Purpose
 from prism.sampling.policy import Moment
-from prism.state import Draft, Reading, Scores, log_softmax
+from prism.state import Draft, Scores, log_softmax
 
 
 @dataclass(frozen=True)
@@ -100,22 +100,14 @@ class Margin(_Certainty):
 
 
 @dataclass(frozen=True)
-class LowEntropy(_Certainty):
+class LowEntropy(Order):
     """-H(f^i): the least uncertain position first (Dream, Ye et al. 2025, `entropy`)."""
 
     cite: ClassVar[str] = "ye2025dream"
 
-    def certainty(self, log_probabilities: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
-        return -entropy(log_probabilities)
-
-
-def entropy(log_probabilities: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
-    """H = -Σ_v f(v) log f(v) in nats; a forbidden id has f = 0 and adds nothing."""
-    return -(log_probabilities.exp() * log_probabilities.clamp_min(-1e4)).sum(-1)
-
-
-def entropies(reading: Reading) -> Float[Tensor, " n"]:
-    return reading.each(lambda logits: entropy(log_softmax(logits)))
+    def rank(self, now: Moment) -> Ranking:
+        reading = now.read(now.state.masked)
+        return Ranking(reading.spread(-reading.entropies, fill=-torch.inf))
 
 
 ALL_ORDERS: tuple[Order, ...] = (

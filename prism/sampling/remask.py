@@ -11,7 +11,6 @@ from typing import ClassVar
 import torch
 
 from prism.noise import Purpose
-from prism.sampling.order import entropies
 from prism.sampling.policy import Moment, Remasker, lowest
 from prism.schedule import Phase
 from prism.state import Counts, Mask, Scores
@@ -149,7 +148,8 @@ class EntropyAware(_Lowest):
 
     def score(self, now: Moment) -> Scores:
         reading = now.read(now.state.committed)
-        return reading.spread(reading.of(now.state.tokens) + entropies(reading), fill=torch.inf)
+        log_probability, entropy = reading.of_and_entropies(now.state.tokens)
+        return reading.spread(log_probability + entropy, fill=torch.inf)
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from prism.noise import Purpose
-from prism.sampling.order import (
-    Confidence,
-    LowEntropy,
-    Margin,
-    Order,
-    RandomOrder,
-    Ranking,
-    TopProbability,
-    entropies,
-)
+from prism.sampling.order import Confidence, LowEntropy, Margin, Order, RandomOrder, Ranking, TopProbability
 from prism.sampling.policy import Commit, Law, Moment, Unmasker, highest
 from prism.state import Counts, Mask, Scores
 
@@ -213,7 +204,7 @@ class EntropyBounded(_OwnPace):
 
     def safe(self, now: Moment, masked: Mask) -> tuple[Mask, Scores]:
         reading = now.read(masked)
-        uncertain = reading.spread(entropies(reading), fill=torch.inf)
+        uncertain = reading.spread(reading.entropies, fill=torch.inf)
         ordered = uncertain.sort(dim=1).values  # ascending, so the maximum of a prefix is its last entry
         passes = (ordered.cumsum(1) - ordered <= self.gamma) & ordered.isfinite()
         return highest(-uncertain, masked, _longest_prefix(passes)), -uncertain
