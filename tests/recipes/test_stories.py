@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,8 @@ from stand_ins import tiny_truth
 
 from prism.data.writing import Numbers
 from prism.evaluation.mauve import Clustering
+from prism.recipes.reproduce.frontier import reached, told
+from prism.recipes.reproduce.report import pick
 from prism.recipes.reproduce.stories import SCALES, VARIANTS, StoriesStudy
 from prism.recipes.reproduce.stories_report import best_rows, write_report
 from prism.recipes.reproduce.stories_results import results_of
@@ -42,7 +46,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoriesStudy]:
     folder = tmp_path_factory.mktemp("study")
     study = StoriesStudy(MICRO, Workshop(folder / "models", folder / "results"), tiny_truth(), Numbers(13))
     with pytest.MonkeyPatch.context() as patch:
-        few = ("main", "k=32, n_y=1", "final-layer head", "tuned backbone")
+        few = ("main", "k=32, n_y=1", "block head", "tuned backbone")
         patch.setattr("prism.recipes.reproduce.stories_results.VARIANTS", {name: VARIANTS[name] for name in few})
         patch.setattr("prism.recipes.reproduce.stories_results.NUCLEI", (0.9,))
         patch.setattr("prism.recipes.reproduce.stories_results.TIMES", (2.56,))
@@ -171,6 +175,27 @@ def test_the_report_shows_what_was_measured(study: StoriesStudy) -> None:
         assert heading in page
     best = min(best_rows(_result(study, "sweep_3")), key=lambda row: row["nll"])
     assert f"| {best['excess']:.3f} [" in page
+
+
+def test_other_ways_stand_beside_the_main_one_at_their_own_entropy(study: StoriesStudy) -> None:
+    rows = _result(study, "ablations")["rows"]
+    row = pick(rows, weights="variant-block-head", method="prism", steps=3)[0]
+    main = reached(pick(rows, weights="variant-main", method="prism", steps=3), row["entropy"])
+    page = write_report(study.workshop.results).read_text()
+    line = next(line for line in page.splitlines() if line.startswith("| block-head | 3 | prism |"))
+    assert line.endswith(f"| {row['nll']:.3f} | {told(main)} |")
+
+
+def test_results_of_another_training_say_so(study: StoriesStudy, tmp_path: Path) -> None:
+    assert "another training" not in write_report(study.workshop.results).read_text()
+    shutil.copytree(study.workshop.results, tmp_path / "results")
+    for name in ("ablations", "methods_6"):
+        result = _result(study, name)
+        result["record"]["model"]["backbone"] = {"trained": "2001-02-03T00:00:00", "held_out_loss": 1.5}
+        (tmp_path / "results" / f"{name}.json").write_text(json.dumps(result))
+    page = write_report(tmp_path / "results").read_text()
+    assert page.count("another training of the same backbone (2001-02-03, held-out loss 1.5000)") == 2
+    assert "N = 6: Measured on another" in page
 
 
 def test_texts_to_read_are_those_that_were_judged(study: StoriesStudy) -> None:

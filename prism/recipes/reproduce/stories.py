@@ -27,7 +27,7 @@ from prism.losses.prism import Likelihood, PrismLoss
 from prism.models.attach import PrismModel, attach
 from prism.models.causal import Causal
 from prism.models.dit import DiT, DiTConfig
-from prism.models.heads import BlockConfig, FinalLayerConfig, HeadConfig, OddsConfig
+from prism.models.heads import BlockConfig, HeadConfig, OddsConfig
 from prism.models.hub import load_backbone
 from prism.recipes.known_truth import corpus
 from prism.recipes.reproduce.texts import Features, Kept
@@ -112,13 +112,9 @@ VARIANTS: dict[str, Variant] = {
     "k=4, n_y=8": Variant(replace(MAIN, k=4, ys=8)),
     "k=16, n_y=2": Variant(replace(MAIN, k=16, ys=2)),
     "k=32, n_y=1": Variant(replace(MAIN, k=32, ys=1)),
-    "4 rounds of 8, n_y=1": Variant(replace(MAIN, ys=1, rounds=4)),
     "nucleus 0.9": Variant(replace(MAIN, draw=Draw(nucleus=0.9))),
-    "head at 1.5e-4": Variant(head_lr=None),
-    "block head": Variant(head=_block),
-    "final-layer head": Variant(head=lambda d, heads: FinalLayerConfig(d)),
     "tuned backbone": Variant(TUNED, tune_backbone=True),
-    "tuned backbone, block head": Variant(TUNED, _block, tune_backbone=True),
+    "block head": Variant(head=_block),
     "the paper's": Variant(replace(TUNED, order=TopProbability()), _block, tune_backbone=True, head_lr=None),
 }
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from prism.recipes.reproduce.frontier import BELOW, FRONTIER, draw_frontier, frontier_table
+from prism.recipes.reproduce.frontier import BELOW, FRONTIER, draw_frontier, frontier_table, reached, told
 from prism.recipes.reproduce.report import (
     STYLE,
     Figure,
     Result,
     Section,
     knowledge,
+    pick,
     setting,
     table,
     with_interval,
@@ -191,9 +192,13 @@ def _steps(found: dict[str, Result], results: Path) -> str:
         truth = next(iter(by_steps.values()))["truth"]["entropy"]
         axes[1].axhline(truth, color="0.7", linewidth=0.8)
         axes[0].legend(fontsize=6, ncols=2)
+    more = [steps for steps in by_steps if f"methods_{steps}" in found]
+    others = {steps: _on_another_backbone(found, f"methods_{steps}") for steps in more}
     return (
         "## More forward passes\n\nWhere not every setting was tried, the one that was best with fewer, taking a token back "
-        "as often in a run, whatever its entropy then.\n\n![excess, entropy and MAUVE over forward passes](steps.svg)"
+        "as often in a run, whatever its entropy then."
+        + "".join(f" N = {steps}:{sentence}" for steps, sentence in others.items() if sentence)
+        + "\n\n![excess, entropy and MAUVE over forward passes](steps.svg)"
     )
 
 
@@ -237,9 +242,56 @@ def _listed(name: str, title: str, about: str) -> Section:
             for row in rows
         ]
         headings = ["weights", "method", "setting", "N", "excess", "entropy", "remasks"]
-        return f"## {title}\n\n{about}\n\n{table(headings, lines)}"
+        return f"## {title}\n\n{about}{_on_another_backbone(found, name)}\n\n{table(headings, lines)}"
 
     return section
+
+
+def _ablations(found: dict[str, Result], results: Path) -> str:
+    if "ablations" not in found:
+        return ""
+    rows: Sequence[Result] = found["ablations"]["rows"]
+    main = pick(rows, weights="variant-main", method="prism")
+    lines = [
+        [
+            row["weights"].removeprefix("variant-"),
+            row["steps"],
+            row["method"],
+            setting(row),
+            with_interval(row, "excess"),
+            with_interval(row, "entropy"),
+            f"{row['nll']:.3f}",
+            told(reached(pick(main, steps=row["steps"]), row["entropy"])),
+        ]
+        for row in rows
+    ]
+    headings = [
+        "weights",
+        "N",
+        "method",
+        "setting",
+        "excess",
+        "entropy",
+        "nats a token",
+        "the main way at this entropy",
+    ]
+    return (
+        "## Other ways to tune\n\nShort fine-tunings of the same backbone, each one thing changed; P2-self needs no head and "
+        "differs only where the backbone was tuned. At one strength they are not equally diverse: the last column is what "
+        "PRISM on the main weights reaches, in nats a token, at the entropy of that row."
+        f"{_on_another_backbone(found, 'ablations')}\n\n{table(headings, lines)}"
+    )
+
+
+def _on_another_backbone(found: dict[str, Result], name: str) -> str:
+    """Weights that were lost are trained anew: a sentence where a result is not of the backbone that the page is about."""
+    made, here = found[name]["record"]["model"].get("backbone"), found.get("training", {}).get("models", {})
+    if made is None or not here or made["trained"] == here["pretrained"]["record"]["date"]:
+        return ""
+    return (
+        f" Measured on another training of the same backbone ({made['trained'][:10]}, held-out loss "
+        f"{made['held_out_loss']:.4f})."
+    )
 
 
 def _training(found: dict[str, Result], results: Path) -> str:
@@ -270,7 +322,7 @@ SECTIONS: tuple[Section, ...] = (
         "Committed in order of confidence",
         "As P2's joint ranking does: the same order for methods that otherwise commit in a random one.",
     ),
-    _listed("ablations", "Other ways to tune", "Short fine-tunings of the same backbone; P2-self needs no head."),
+    _ablations,
     _listed(
         "phases", "When remasking begins", "PRISM from different moments on, and with η that does not fall with N."
     ),

@@ -106,7 +106,9 @@ def _measured(study: StoriesStudy, wanted: Sequence[tuple[Path, Sampling]]) -> d
 
 
 def _recorded(study: StoriesStudy, clock: Stopwatch, rows: list[dict[str, Any]], model: Any) -> dict[str, Any]:
-    record = clock.record("reproduce known-truth", study.scale, seed=0, model=model)
+    made = study.workshop.story(study.pretrained())
+    backbone = {"trained": made["record"]["date"], "held_out_loss": made["chosen"]["loss"]}
+    record = clock.record("reproduce known-truth", study.scale, seed=0, model=model, backbone=backbone)
     return {"truth": study.own().summary(), "rows": rows, "record": plain(record)}
 
 
@@ -212,9 +214,14 @@ def knowledge(study: StoriesStudy) -> dict[str, Any]:
 def ablations(study: StoriesStudy) -> dict[str, Any]:
     """Other ways to tune, on short fine-tunings of the same backbone; P2-self, which needs no head, beside PRISM."""
     samplings = [
-        replace(counted(policy, steps, times), steps=steps, nucleus=0.9)
+        replace(counted(policy, steps, times, on), steps=steps, nucleus=0.9)
         for steps in study.scale.steps[:2]
-        for policy, times in (("prism", 2.56), ("prism", 5.12), ("p2-self", 2.56))
+        for policy, times, on in (
+            ("prism", 2.56, 0.0),
+            ("prism", 1.28, 0.0),
+            ("prism", 2.56, 0.5),
+            ("p2-self", 2.56, 0.0),
+        )
     ]
     clock, rows = Stopwatch(), []
     for name in VARIANTS:  # one after the other, so that what was measured is kept when it is stopped
