@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -113,7 +114,7 @@ def measure(size: Size, *, compiled: bool) -> Iterator[dict[str, Any]]:
         found["training"] = {}
         ways = {"recomputed": {"recompute": True}} | ({"compiled": {"compile": True}} if compiled else {"kept": {}})
         for name, how in ways.items():
-            found["training"][name] = attempted(lambda how=how: training(size, model, Path(scratch), **how))
+            found["training"][name] = attempted(partial(training, size, model, Path(scratch), **how))
             yield found
         writer = for_sampling(model.eval(), DTYPE)
         assert isinstance(writer, prism.PrismModel)
@@ -124,7 +125,7 @@ def measure(size: Size, *, compiled: bool) -> Iterator[dict[str, Any]]:
             cases = found["writing"][str(rows)] = {}
             for name, make in samplers(writer, size, compiled=compiled).items():
                 if rows == 1 or name in (CACHED, UNCACHED):
-                    cases[name] = attempted(lambda make=make, rows=rows: writing(size, rows, make()))
+                    cases[name] = attempted(lambda make=make, rows=rows: writing(size, rows, make()))  # type: ignore[misc]
                     yield found
             if all("tokens_per_second" in cases[name] for name in (CACHED, UNCACHED)):
                 cases["times_faster"] = cases[CACHED]["tokens_per_second"] / cases[UNCACHED]["tokens_per_second"]
@@ -259,7 +260,9 @@ def step_flops(size: Size) -> float:
     return 2 * size.rows * size.length * (2 * (forward + backward) + vocabulary + head)
 
 
-def training(size: Size, model: prism.PrismModel, scratch: Path, **how: bool) -> dict[str, Any]:
+def training(
+    size: Size, model: prism.PrismModel, scratch: Path, *, recompute: bool = False, compile: bool = False
+) -> dict[str, Any]:
     """The recipe's step at `rows` sequences, as `prism.train` takes it; the first steps, which compile and choose kernels, are
     left out."""
     tokens = torch.randint(0, size.model.mask_id, (8 * size.rows, size.length))
@@ -269,7 +272,8 @@ def training(size: Size, model: prism.PrismModel, scratch: Path, **how: bool) ->
         prism.Optimisation(size.training_steps, size.rows, lr=1e-4, weight_decay=0.1, ema=None, precision=precision),
         log_every=every,
         checkpoint_every=size.training_steps,
-        **how,
+        recompute=recompute,
+        compile=compile,
     )
     speeds: list[float] = []
 
@@ -281,6 +285,7 @@ def training(size: Size, model: prism.PrismModel, scratch: Path, **how: bool) ->
     gib = memory(train)
     seconds = size.rows / median(speeds[1:])
     flops = step_flops(size)
+    how = {"recompute": recompute, "compile": compile}
     return {"seconds_per_step": seconds, "flops": flops, "tflops": flops / seconds / 1e12, "peak_gib": gib, **how}
 
 

@@ -7,7 +7,7 @@ Not copied from anywhere: the obvious way to write MDLM's and PRISM's Algorithms
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from prism.models.attach import PrismModel
@@ -17,12 +17,13 @@ def sample_steps(
     model: PrismModel, tokens: Tensor, free: Tensor, steps: int, of: int, nucleus: float, eta: float
 ) -> Tensor:
     """The first `steps` of `of` steps from `tokens`; eta > 0 takes tokens back by the quality head."""
+    head = _head(model)
     mask, x, length = model.facts.mask_id, tokens.clone(), int(free.sum(1).max())
     for step in range(steps):
         with torch.no_grad(), torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
             hidden = model.backbone(x)
             logits = model.backbone.unembed(hidden)
-            quality = model.quality_head(hidden.float()).score if eta > 0 else None
+            quality = head(hidden.float()).score if eta > 0 else None
         logits = logits.double()
         logits[..., mask] = -torch.inf
         p = logits.softmax(-1)
@@ -51,7 +52,7 @@ def sample_steps(
             .indices
         )
         after = x.scatter(1, chosen, draft.gather(1, chosen))
-        if back:
+        if quality is not None and back:
             doubtful = quality.float().masked_fill(~committed, torch.inf).topk(back, dim=1, largest=False).indices
             after = after.scatter(1, doubtful, mask)
         x = torch.where(free, after, x)
@@ -60,7 +61,7 @@ def sample_steps(
 
 def training_loss(model: PrismModel, x: Tensor, k: int, ys: int, regulariser: float, nucleus: float) -> Tensor:
     """PRISM's loss: logits everywhere in both passes, every y in one large second batch."""
-    mask = model.facts.mask_id
+    head, mask = _head(model), model.facts.mask_id
     with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
         t = torch.rand(len(x), 1, device=x.device)
         masked = torch.rand(x.shape, device=x.device) < t
@@ -76,16 +77,21 @@ def training_loss(model: PrismModel, x: Tensor, k: int, ys: int, regulariser: fl
                 keep = ordered.cumsum(-1) <= nucleus
                 keep[..., 0] = True
                 p = torch.zeros_like(p).scatter(-1, order, ordered * keep)
-            y, chosen = [], []
+            drawn, places_of = [], []
             for _ in range(ys):
                 draft = (p / -torch.log(torch.rand_like(p))).argmax(-1)
                 places = torch.rand(x.shape, device=x.device).masked_fill(~masked, -1).topk(k, dim=1).indices
                 here = torch.zeros_like(masked).scatter(1, places, True) & masked
-                y.append(torch.where(here, draft, z))
-                chosen.append(here)
-        y, chosen, x = torch.cat(y), torch.cat(chosen), x.repeat(ys, 1)
+                drawn.append(torch.where(here, draft, z))
+                places_of.append(here)
+        y, chosen, x = torch.cat(drawn), torch.cat(places_of), x.repeat(ys, 1)
         hidden = model.backbone(y)
         model.backbone.unembed(hidden)
-        quality = model.quality_head(hidden.float()).score.float()
+        quality = head(hidden.float()).score.float()
     right = F.binary_cross_entropy_with_logits(quality, (x == y).float(), reduction="none")
     return (right * chosen).sum() / chosen.sum().clamp_min(1) + regulariser * denoising
+
+
+def _head(model: PrismModel) -> nn.Module:
+    assert model.quality_head is not None
+    return model.quality_head

@@ -12,7 +12,7 @@ from prism.recipes.reproduce.report import table
 def write_report(results: Path) -> Path:
     """`results/README.md` and `results/growth.svg`."""
     found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))}
-    record = next((result["record"] for result in found.values()), {})
+    record: dict[str, Any] = next((result["record"] for result in found.values()), {})
     parts = [
         "# Speed: results\n\nMade by `python -m benchmarks` from the JSON files beside this page, random weights, "
         f"{record.get('device', '?')}, {record.get('dtype', '?')}, torch {record.get('versions', {}).get('torch', '?')}. "
