@@ -12,15 +12,20 @@ _BLOCK, _WARPS = 4096, 8
 
 
 @triton.jit
-def _normalise(logits, tokens, log_probabilities, normalisers, vocabulary, stride, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    logits += row * stride
+def _highest(logits, vocabulary, BLOCK: tl.constexpr):
     lanes = tl.arange(0, BLOCK)
     highest = tl.full([BLOCK], float("-inf"), tl.float32)
     for first in range(0, vocabulary, BLOCK):
         value = tl.load(logits + first + lanes, mask=first + lanes < vocabulary, other=float("-inf"))
         highest = tl.maximum(highest, value.to(tl.float32))
-    top = tl.max(highest, 0)
+    return tl.max(highest, 0)
+
+
+@triton.jit
+def _normalise(logits, tokens, log_probabilities, normalisers, vocabulary, stride, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    logits += row * stride
+    lanes, top = tl.arange(0, BLOCK), _highest(logits, vocabulary, BLOCK)
     total = tl.zeros([BLOCK], tl.float32)
     for first in range(0, vocabulary, BLOCK):
         value = tl.load(logits + first + lanes, mask=first + lanes < vocabulary, other=float("-inf"))
@@ -35,12 +40,7 @@ def _normalise(logits, tokens, log_probabilities, normalisers, vocabulary, strid
 def _entropy(logits, entropies, vocabulary, stride, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
-    lanes = tl.arange(0, BLOCK)
-    highest = tl.full([BLOCK], float("-inf"), tl.float32)
-    for first in range(0, vocabulary, BLOCK):
-        value = tl.load(logits + first + lanes, mask=first + lanes < vocabulary, other=float("-inf"))
-        highest = tl.maximum(highest, value.to(tl.float32))
-    top = tl.max(highest, 0)
+    lanes, top = tl.arange(0, BLOCK), _highest(logits, vocabulary, BLOCK)
     total, weighted = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     for first in range(0, vocabulary, BLOCK):
         value = tl.load(logits + first + lanes, mask=first + lanes < vocabulary, other=float("-inf"))
