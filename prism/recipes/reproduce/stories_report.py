@@ -276,8 +276,8 @@ def _ablations(found: dict[str, Result], results: Path) -> str:
         "the main way at this entropy",
     ]
     return (
-        "## Other ways to tune\n\nShort fine-tunings of the same backbone, each one thing changed; P2-self needs no head and "
-        "differs only where the backbone was tuned. At one strength they are not equally diverse: the last column is what "
+        "## Other ways to tune\n\nShort fine-tunings of the same backbone, each one thing changed; P2-self needs no head: "
+        "once on the backbone as it was, and on each that was tuned. At one strength they are not equally diverse: the last column is what "
         "PRISM on the main weights reaches, in nats a token, at the entropy of that row."
         f"{_on_another_backbone(found, 'ablations')}\n\n{table(headings, lines)}"
     )
