@@ -46,7 +46,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoriesStudy]:
     folder = tmp_path_factory.mktemp("study")
     study = StoriesStudy(MICRO, Workshop(folder / "models", folder / "results"), tiny_truth(), Numbers(13))
     with pytest.MonkeyPatch.context() as patch:
-        few = ("main", "k=32, n_y=1", "block head", "tuned backbone")
+        few = ("S at random", "k=32, n_y=1", "block head", "tuned backbone")
         patch.setattr("prism.recipes.reproduce.stories_results.VARIANTS", {name: VARIANTS[name] for name in few})
         patch.setattr("prism.recipes.reproduce.stories_results.NUCLEI", (0.9,))
         patch.setattr("prism.recipes.reproduce.stories_results.TIMES", (2.56,))
@@ -73,7 +73,9 @@ def test_every_method_is_tried_at_every_strength(study: StoriesStudy) -> None:
         tuned = [row for row in rows if row["weights"] == "prism"]
         assert len(tuned) == len([*training_free(steps, (2.56,)), *prism(steps, (2.56,))])
         assert len({row["name"] for row in rows}) == len(rows)
-        assert {row["weights"] for row in rows} == {"prism"}
+        at_random = [row for row in rows if row["weights"] == "S-at-random"]
+        assert len(at_random) == len([*prism(steps, (2.56,))])
+        assert len(tuned) + len(at_random) == len(rows)
         assert all(row["nfe"] == steps for row in tuned if row["method"] in ("vanilla", "prism", "p2-self"))
 
 
@@ -150,6 +152,9 @@ def test_knowledge_is_told_by_time(study: StoriesStudy) -> None:
     run = result["runs"]["vanilla"]
     assert run["tokens"] == sum(sum(curve["count"]) for curve in run["by_fifth_filled"])
     assert set(result["detection"]["auroc"]) == {"quality", "own", "likelihood"}
+    found, other = result["detection"], _result(study, "knowledge_at_random")["detection"]
+    assert other["against_truth"]["predicted"] != found["against_truth"]["predicted"]  # another head
+    assert other["auroc"]["own"] == found["auroc"]["own"]  # on the same backbone
 
 
 def test_mauve_is_told_of_every_run(study: StoriesStudy) -> None:
@@ -180,7 +185,7 @@ def test_the_report_shows_what_was_measured(study: StoriesStudy) -> None:
 def test_other_ways_stand_beside_the_main_one_at_their_own_entropy(study: StoriesStudy) -> None:
     rows = _result(study, "ablations")["rows"]
     row = pick(rows, weights="variant-block-head", method="prism", steps=3)[0]
-    main = reached(pick(rows, weights="variant-main", method="prism", steps=3), row["entropy"])
+    main = reached(pick(rows, weights="variant-S-at-random", method="prism", steps=3), row["entropy"])
     page = write_report(study.workshop.results).read_text()
     line = next(line for line in page.splitlines() if line.startswith("| block-head | 3 | prism |"))
     assert line.endswith(f"| {row['nll']:.3f} | {told(main)} |")
@@ -189,13 +194,14 @@ def test_other_ways_stand_beside_the_main_one_at_their_own_entropy(study: Storie
 def test_results_of_another_training_say_so(study: StoriesStudy, tmp_path: Path) -> None:
     assert "another training" not in write_report(study.workshop.results).read_text()
     shutil.copytree(study.workshop.results, tmp_path / "results")
-    for name in ("ablations", "methods_6"):
+    for name in ("ablations", "methods_6", "likelihood"):
         result = _result(study, name)
         result["record"]["model"]["backbone"] = {"trained": "2001-02-03T00:00:00", "held_out_loss": 1.5}
         (tmp_path / "results" / f"{name}.json").write_text(json.dumps(result))
     page = write_report(tmp_path / "results").read_text()
-    assert page.count("another training of the same backbone (2001-02-03, held-out loss 1.5000)") == 2
+    assert page.count("another training of the same backbone (2001-02-03, held-out loss 1.5000)") == 3
     assert "N = 6: Measured on another" in page
+    assert "the likelihood loss: Measured on another" in page
 
 
 def test_texts_to_read_are_those_that_were_judged(study: StoriesStudy) -> None:
@@ -230,7 +236,8 @@ def test_only_methods_that_need_no_training_are_judged_by(study: StoriesStudy) -
 
 def test_the_best_are_told_apart_by_more_texts_than_they_were_chosen_by(study: StoriesStudy) -> None:
     swept, raced = (_result(study, f"{kind}_3")["rows"] for kind in ("sweep", "race"))
-    best = sorted(best_rows(_result(study, "sweep_3")), key=lambda row: (row["method"] != "prism", row["nll"]))[:4]
-    assert [row["method"] for row in raced] == [row["method"] for row in best]
+    best = sorted(best_rows(_result(study, "sweep_3")), key=lambda row: (row["method"] != "prism", row["nll"]))[:5]
+    assert {row["weights"] for row in raced[:2]} == {"prism", "S-at-random"}
+    assert sorted(row["method"] for row in raced) == sorted(row["method"] for row in best)
     assert all(row["samples"] == 5 for row in raced)
     assert not {row["name"] for row in raced} & {row["name"] for row in swept}

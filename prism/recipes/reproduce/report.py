@@ -121,10 +121,14 @@ def knowledge(found: dict[str, Result], results: Path) -> str:
         scatter = run["scatter"]
         axes[2].scatter(scatter["quality"], scatter["entropy"], s=2, alpha=0.4, color="tab:red")
         axes[2].set(title="quality and entropy", xlabel="quality", ylabel="entropy of f, nats")
+    return f"## Does the head know?\n\n![calibration](knowledge.svg)\n\n{knowledge_table(result)}"
+
+
+def knowledge_table(result: Result) -> str:
+    """In figures: how far quality is from the likelihood it stands for, and whether it finds what is wrong."""
     lines = [[name, f"{run['against_likelihood']['ece']:.3f}", run["tokens"]] for name, run in result["runs"].items()]
     scores = ", ".join(f"{name} {value:.3f}" for name, value in result["detection"]["auroc"].items())
     return (
-        "## Does the head know?\n\n![calibration](knowledge.svg)\n\n"
-        + table(["run", "ECE against f(token given the rest)", "tokens"], lines)
+        table(["run", "ECE against f(token given the rest)", "tokens"], lines)
         + f"\n\nAUROC of finding the tokens that are not the text's own: {scores}."
     )

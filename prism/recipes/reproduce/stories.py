@@ -35,7 +35,7 @@ from prism.recipes.reproduce.workshop import Workshop, on_cpu, on_gpu, to_sample
 from prism.recipes.sampling import Sampling
 from prism.sampling.draw import Draw
 from prism.sampling.loop import Denoiser
-from prism.sampling.order import TopProbability
+from prism.sampling.order import RandomOrder, TopProbability
 from prism.training import Optimisation, Shuffled
 
 CORPUS_SEED, HELD_OUT_SEED, TRUTH_SEED = 0, 1, 2
@@ -87,36 +87,50 @@ def _block(d: int, heads: int) -> HeadConfig:
     return BlockConfig(d, heads=heads, dropout=0.0)
 
 
-MAIN = PrismLoss(k=8, ys=4, regulariser=0.0)
-"""The paper's k and n_y, but S at random: of the most confident masks of a half-empty story 98 % come out right. A frozen
-backbone stays in shape without λ."""
-TUNED = replace(MAIN, regulariser=0.5)
+MAIN = PrismLoss(k=8, ys=4, regulariser=0.0, order=TopProbability())
+"""The paper's k, n_y and S, the most confident masks. A frozen backbone stays in shape without λ."""
+AT_RANDOM = replace(MAIN, order=RandomOrder())
+"""S at random: of the most confident masks of a half-empty story 98 % come out right, so this head sees more mistakes."""
+TUNED = replace(AT_RANDOM, regulariser=0.5)
 """The paper's λ, where the backbone learns too."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to fine-tune. What is left out is the main way: an odds head on the backbone as it is. Training the backbone too
-    makes its texts likelier still, but those of P2-self as well, which then needs no head (docs/experiments.md)."""
+    """One way to fine-tune. What is left out is an odds head on the backbone as it is. Training the backbone too makes its
+    texts likelier still, but those of P2-self as well, which then needs no head (docs/experiments.md)."""
 
-    loss: PrismLoss = MAIN
+    loss: PrismLoss
     head: Callable[[int, int], HeadConfig | None] = _odds
     tune_backbone: bool = False
     head_lr: float | None = 1e-3
     """The backbone's if left out."""
+    longer: int = 1
+    """So many times the steps."""
 
+
+_likelihood = Variant(replace(TUNED, target=Likelihood()), lambda d, heads: None, tune_backbone=True, head_lr=None)
+
+WAYS: dict[str, Variant] = {
+    "prism": Variant(MAIN),
+    "S-at-random": Variant(AT_RANDOM),
+    "likelihood": _likelihood,  # Appendix D.6: no head, and as many steps as PRISM or twice as many
+    "likelihood-twice": replace(_likelihood, longer=2),
+}
+"""By the names of their weights: PRISM, and what is compared with it at every strength."""
 
 VARIANTS: dict[str, Variant] = {
-    "main": Variant(),
-    "S by confidence": Variant(replace(MAIN, order=TopProbability())),
-    "k=4, n_y=8": Variant(replace(MAIN, k=4, ys=8)),
-    "k=16, n_y=2": Variant(replace(MAIN, k=16, ys=2)),
-    "k=32, n_y=1": Variant(replace(MAIN, k=32, ys=1)),
-    "nucleus 0.9": Variant(replace(MAIN, draw=Draw(nucleus=0.9))),
+    "S at random": Variant(AT_RANDOM),
+    "S by confidence": Variant(MAIN),
+    "k=4, n_y=8": Variant(replace(AT_RANDOM, k=4, ys=8)),
+    "k=16, n_y=2": Variant(replace(AT_RANDOM, k=16, ys=2)),
+    "k=32, n_y=1": Variant(replace(AT_RANDOM, k=32, ys=1)),
+    "nucleus 0.9": Variant(replace(AT_RANDOM, draw=Draw(nucleus=0.9))),
     "tuned backbone": Variant(TUNED, tune_backbone=True),
-    "block head": Variant(head=_block),
+    "block head": Variant(AT_RANDOM, head=_block),
     "the paper's": Variant(replace(TUNED, order=TopProbability()), _block, tune_backbone=True, head_lr=None),
 }
+"""Each but the last differs from the first in one thing."""
 
 
 SCALES: dict[str, Scale] = {
@@ -216,16 +230,9 @@ class StoriesStudy:
         examples = lambda: self._examples(0, self.scale.pretraining)  # noqa: E731
         return self.workshop.model("pretrained", make, DenoisingLoss(), examples, self.held_out, self.scale.pretraining)
 
-    def tuned(self) -> Path:
-        return self._tune("prism", VARIANTS["main"], self.scale.finetuning)
-
-    def likelihood_tuned(self, *, longer: bool = False) -> Path:
-        """Tuned with the likelihood loss, without a head; for as many steps as PRISM or twice as many (Appendix D.6)."""
-        settings = self.scale.finetuning
-        settings = replace(settings, steps=2 * settings.steps) if longer else settings
-        loss = replace(TUNED, target=Likelihood())
-        variant = Variant(loss, head=lambda d, heads: None, tune_backbone=True, head_lr=None)
-        return self._tune("likelihood" + "-twice" * longer, variant, settings)
+    def tuned(self, name: str = "prism") -> Path:
+        """One of the `WAYS`."""
+        return self._tune(name, WAYS[name], self.scale.finetuning)
 
     def variant(self, name: str) -> Path:
         folder = f"variant-{name}".replace("'", "").replace(", ", "-").replace(" ", "-").replace("=", "-")
@@ -238,7 +245,7 @@ class StoriesStudy:
             head = variant.head(self.scale.hidden_size, self.scale.heads)
             return attach(backbone, head, tune_backbone=variant.tune_backbone)
 
-        settings = replace(settings, head_lr=variant.head_lr)
+        settings = replace(settings, head_lr=variant.head_lr, steps=variant.longer * settings.steps)
         examples = lambda: self._examples(100, settings)  # noqa: E731
         return self.workshop.model(name, make, variant.loss, examples, self.held_out, settings)
 

@@ -13,7 +13,7 @@ from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.statistics import difference
 from prism.evaluation.text import TextRun, figure
 from prism.recipes.reproduce.knowledge import knowledge_of
-from prism.recipes.reproduce.stories import MAIN, TRUTH_SEED, VARIANTS, StoriesStudy
+from prism.recipes.reproduce.stories import AT_RANDOM, TRUTH_SEED, VARIANTS, StoriesStudy
 from prism.recipes.reproduce.strengths import best_of, counted, prism, training_free, with_steps
 from prism.recipes.reproduce.texts import about, mauve_of, mauve_rows, runs_so_far
 from prism.recipes.sampling import Sampling
@@ -33,8 +33,9 @@ RIVALS, RACE_SEED = 3, 1
 
 def sweep(steps: int) -> Callable[[StoriesStudy], dict[str, Any]]:
     def measure(study: StoriesStudy) -> dict[str, Any]:
-        contenders = [*training_free(steps, TIMES), *prism(steps, TIMES)]
-        return _measured(study, [(study.tuned(), one) for one in _in_full(contenders, steps)])
+        ours = [*prism(steps, TIMES)]
+        wanted = [(study.tuned(), one) for one in _in_full([*training_free(steps, TIMES), *ours], steps)]
+        return _measured(study, [*wanted, *((study.tuned("S-at-random"), one) for one in _in_full(ours, steps))])
 
     measure.__doc__ = f"Every method at every strength with {steps} forward passes, on the same weights."
     return measure
@@ -48,34 +49,37 @@ def methods(steps: int) -> Callable[[StoriesStudy], dict[str, Any]]:
     def measure(study: StoriesStudy) -> dict[str, Any]:
         swept = study.scale.steps[1]
         rows = study.workshop.result(f"sweep_{swept}", lambda: sweep(swept)(study))["rows"]
-        return _measured(study, [(study.tuned(), one) for one in _best_with(study, rows, steps)])
+        return _measured(study, _best_with(study, rows, steps))
 
     measure.__doc__ = f"Every method with {steps} forward passes, at the strength that was best with fewer."
     return measure
 
 
-def _best_with(study: StoriesStudy, rows: Sequence[dict[str, Any]], steps: int) -> list[Sampling]:
+def _best_with(study: StoriesStudy, rows: Sequence[dict[str, Any]], steps: int) -> list[tuple[Path, Sampling]]:
     """Every method's best setting, carried over to so many steps."""
-    own = study.own().summary()["entropy"]
-    of = [[row for row in rows if row["method"] == name] for name in _names(rows)]
-    return [with_steps(Sampling(**best_of(some, own)["sampling"]), steps) for some in of]
+    best = _best(rows, study.own().summary()["entropy"])
+    return [(study.tuned(row["weights"]), with_steps(Sampling(**row["sampling"]), steps)) for row in best]
 
 
-def _names(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Of the methods, each once."""
-    return list(dict.fromkeys(row["method"] for row in rows))
+def _best(rows: Sequence[dict[str, Any]], entropy: float) -> list[dict[str, Any]]:
+    """Of each method, on each weights, the best row."""
+    of: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        of.setdefault((row["weights"], row["method"]), []).append(row)
+    return [best_of(some, entropy) for some in of.values()]
 
 
 def race(steps: int) -> Callable[[StoriesStudy], dict[str, Any]]:
     def measure(study: StoriesStudy) -> dict[str, Any]:
         clock, samples = Stopwatch(), study.scale.raced
         swept = study.workshop.result(f"sweep_{steps}", lambda: sweep(steps)(study))["rows"]
-        entropy, own = study.own().summary()["entropy"], study.own(samples)
-        of = {name: best_of([row for row in swept if row["method"] == name], entropy) for name in _names(swept)}
-        rivals = sorted((row for name, row in of.items() if name != "prism"), key=lambda row: row["nll"])
-        ahead = [of["prism"], *rivals[:RIVALS]]
-        chosen = [replace(Sampling(**row["sampling"]), seed=RACE_SEED) for row in ahead]
-        rows = [_row(study, study.tuned(), one, own, samples=samples) for one in chosen]
+        best, own = _best(swept, study.own().summary()["entropy"]), study.own(samples)
+        ours = [row for row in best if row["method"] == "prism"]
+        rivals = sorted((row for row in best if row["method"] != "prism"), key=lambda row: row["nll"])
+        rows = []
+        for row in (*ours, *rivals[:RIVALS]):
+            sampling = replace(Sampling(**row["sampling"]), seed=RACE_SEED)
+            rows.append(_row(study, study.tuned(row["weights"]), sampling, own, samples=samples))
         study.own_features(samples)  # MAUVE's, while there is a GPU
         return {**_recorded(study, clock, rows, study.load(study.tuned())), "truth": own.summary()}
 
@@ -88,7 +92,7 @@ def race(steps: int) -> Callable[[StoriesStudy], dict[str, Any]]:
 def likelihood(study: StoriesStudy) -> dict[str, Any]:
     """Tuned with the likelihood loss instead of a head, for as many steps as PRISM and for twice as many (Appendix D.6)."""
     clock, few, many, rows = Stopwatch(), study.scale.steps[:2], study.scale.steps[2:], []
-    for weights in (study.likelihood_tuned(), study.likelihood_tuned(longer=True)):
+    for weights in (study.tuned("likelihood"), study.tuned("likelihood-twice")):
         tried = [
             (weights, sampling)
             for steps in few
@@ -96,7 +100,7 @@ def likelihood(study: StoriesStudy) -> dict[str, Any]:
         ]
         swept = _rows(study, tried)
         last = [row for row in swept if row["steps"] == few[-1]]
-        rows += [*swept, *_rows(study, [(weights, one) for steps in many for one in _best_with(study, last, steps)])]
+        rows += [*swept, *_rows(study, [one for steps in many for one in _best_with(study, last, steps)])]
     return _recorded(study, clock, rows, study.load(weights))
 
 
@@ -200,25 +204,30 @@ def ordered(study: StoriesStudy) -> dict[str, Any]:
     return _measured(study, [(study.tuned(), one) for one in wanted])
 
 
-def knowledge(study: StoriesStudy) -> dict[str, Any]:
-    """Does the head know? Quality against the likelihood it estimates, by time; who finds tokens that are not the text's."""
-    clock, model = Stopwatch(), study.load(study.tuned(), compiled=False)
-    steps, scale = study.scale.steps[-1], study.scale
-    samplings = {"vanilla": Sampling("vanilla"), "prism": counted("prism", steps, 2.56)}
-    masks = blank(study.truth, scale.witnesses, scale.length, study.device)
-    found = knowledge_of(model, samplings, masks, study.held_out(), MAIN, steps=steps)
-    record = clock.record("reproduce known-truth", study.scale, seed=0, model=model)
-    return {**found, "record": plain(record)}
+def knowledge(name: str) -> Callable[[StoriesStudy], dict[str, Any]]:
+    def measure(study: StoriesStudy) -> dict[str, Any]:
+        clock, model = Stopwatch(), study.load(study.tuned(name), compiled=False)
+        steps, scale = study.scale.steps[-1], study.scale
+        samplings = {"vanilla": Sampling("vanilla"), "prism": counted("prism", steps, 2.56)}
+        masks = blank(study.truth, scale.witnesses, scale.length, study.device)
+        found = knowledge_of(model, samplings, masks, study.held_out(), AT_RANDOM, steps=steps)
+        record = clock.record("reproduce known-truth", study.scale, seed=0, model=model)
+        return {**found, "record": plain(record)}
+
+    measure.__doc__ = (
+        f"Does the head of {name} know? Quality against the likelihood it estimates; who finds what is wrong."
+    )
+    return measure
 
 
 def ablations(study: StoriesStudy) -> dict[str, Any]:
-    """Other ways to tune, on short fine-tunings of the same backbone. P2-self needs no head: it is run once on the backbone as it
-    was, and on each that was tuned."""
+    """Other ways to tune, on short fine-tunings of the same backbone. P2-self needs no head: it is run once on the backbone as
+    it was, and on each that was tuned."""
     clock, rows = Stopwatch(), []
     for name, variant in VARIANTS.items():  # one after the other, so that what was measured is kept when it is stopped
         weights = study.variant(name)
         tried = [("prism", 2.56, 0.0), ("prism", 1.28, 0.0), ("prism", 2.56, 0.5)]
-        if name == "main" or variant.tune_backbone:
+        if name == "S at random" or variant.tune_backbone:
             tried.append(("p2-self", 2.56, 0.0))
         samplings = [
             replace(counted(policy, steps, times, on), steps=steps, nucleus=0.9)
@@ -241,7 +250,10 @@ def phases(study: StoriesStudy) -> dict[str, Any]:
 
 def training(study: StoriesStudy) -> dict[str, Any]:
     """How the models were made, and how far the backbone is from the truth."""
-    stories = {path.parent.name: study.workshop.story(path) for path in (study.pretrained(), study.tuned())}
+    stories = {
+        path.parent.name: study.workshop.story(path)
+        for path in (study.pretrained(), study.tuned(), study.tuned("S-at-random"))
+    }
     return {
         "corpus": {"sequences": study.scale.sequences, "tokens": study.scale.sequences * study.scale.length},
         "truth": study.own().summary(),
@@ -258,7 +270,8 @@ def results_of(study: StoriesStudy) -> dict[str, Callable[[StoriesStudy], dict[s
     return {
         "training": training,
         **{f"sweep_{steps}": sweep(steps) for steps in few},
-        "knowledge": knowledge,
+        "knowledge": knowledge("prism"),
+        "knowledge_at_random": knowledge("S-at-random"),
         "equal_remasks": equal_remasks,
         "ordered": ordered,
         "likelihood": likelihood,
