@@ -82,6 +82,22 @@ def test_prism_is_compared_with_the_best_of_every_other(root: Path) -> None:
     assert "against every other with the fewest forward passes" in (root / "results" / "README.md").read_text()
 
 
+def test_heads_that_doubt_other_masks_are_compared(root: Path) -> None:
+    rows = json.loads((root / "results" / "heads.json").read_text())["rows"]
+    assert {(row["weights"], row["steps"], row["order"], row["method"]) for row in rows} == {
+        (weights, steps, order, f"prism K={k}")
+        for weights in ("prism", "S-at-random")
+        for steps in sorted(TINY.steps)[:2]
+        for order in ORDERS
+        for k in TINY.ks
+    }
+    main = [row for row in _methods(root) if row["method"] == "prism K=2"]
+    here = [row for row in rows if row["weights"] == "prism" and row["steps"] == TINY.steps[0]]
+    assert [{name: row[name] for name in told} for row, told in zip(here, main, strict=True)] == main
+    assert load_model(_there(root).tuned(at_random=True)).quality_head is not None
+    assert "| S-at-random | prism K=2 |" in (root / "results" / "README.md").read_text()
+
+
 def test_the_originals_are_sound(root: Path) -> None:
     found = json.loads((root / "results" / "originals.json").read_text())
     assert found["sound"] == found["exact"] == 1

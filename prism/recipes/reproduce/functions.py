@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -45,6 +45,7 @@ from prism.models.llama import Llama
 from prism.recipes.reproduce.workshop import Model, Workshop, on_cpu, on_gpu, to_sample
 from prism.recipes.sampling import Sampling
 from prism.sampling.draw import Draw
+from prism.sampling.order import RandomOrder, TopProbability
 from prism.training import Optimisation
 
 TEST_SEED = 2026
@@ -105,7 +106,7 @@ SCALES: dict[str, Scale] = {
         hidden_size=768,
         blocks=12,
         heads=12,
-        loss=PrismLoss(k=8, ys=4, regulariser=0.0, draw=Draw(nucleus=0.9)),
+        loss=PrismLoss(k=8, ys=4, regulariser=0.0, order=TopProbability(), draw=Draw(nucleus=0.9)),
     ),
     "tiny": Scale(
         pretraining=on_cpu(6, 8, lr=1e-3),
@@ -114,7 +115,7 @@ SCALES: dict[str, Scale] = {
         hidden_size=32,
         blocks=1,
         heads=2,
-        loss=PrismLoss(k=4, regulariser=0.0),
+        loss=PrismLoss(k=4, regulariser=0.0, order=TopProbability()),
         length=320,
         longest_prompt=240,
         validation=4,
@@ -237,8 +238,9 @@ class FunctionsStudy:
             self.scale.conditioning,
         )
 
-    def tuned(self) -> Path:
-        """The same with PRISM: a head that learns on a backbone that does not, so that all methods write with the same one."""
+    def tuned(self, *, at_random: bool = False) -> Path:
+        """The same with PRISM: a head that learns on a backbone that does not, so that all methods write with the same one. It
+        learns to doubt the most confident masks, as in the paper, or masks `at_random`."""
 
         def make() -> PrismModel:
             torch.manual_seed(0)
@@ -246,9 +248,9 @@ class FunctionsStudy:
             return attach(backbone, self.scale.head(backbone.facts.hidden_size))
 
         return self.workshop.model(
-            "prism",
+            "S-at-random" if at_random else "prism",
             make,
-            self.scale.loss,
+            replace(self.scale.loss, order=RandomOrder()) if at_random else self.scale.loss,
             lambda: FunctionBodies(self._training, seed=2),
             lambda: self._held_out(bodies=True),
             self.scale.finetuning,

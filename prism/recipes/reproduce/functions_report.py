@@ -85,6 +85,27 @@ def _rivals(found: dict[str, Result], results: Path) -> str:
     )
 
 
+def _heads(found: dict[str, Result], results: Path) -> str:
+    if "heads" not in found:
+        return ""
+    lines = [
+        [
+            row["weights"],
+            row["method"],
+            row["order"],
+            row["steps"],
+            *(share(row, name) for name in SHARES),
+            gain(row, "gain"),
+        ]
+        for row in found["heads"]["rows"]
+    ]
+    headings = ["head", "method", "order", "N", *SHARES.values(), "sound, over vanilla"]
+    return (
+        "## Which masks the head learnt to doubt\n\nThe most confident ones, as in the paper (*prism*), or any; on the same "
+        f"backbone.\n\n{table(headings, lines)}"
+    )
+
+
 def _steps(found: dict[str, Result], results: Path) -> str:
     rows = _rows(found, "methods")
     if not rows:
@@ -271,6 +292,7 @@ SECTIONS: tuple[Section, ...] = (
     _methods,
     _steps,
     _sweep,
+    _heads,
     _blocks,
     _caches,
     _solved,

@@ -34,7 +34,7 @@ def contenders(study: FunctionsStudy) -> tuple[Sampling, ...]:
 
 def training(study: FunctionsStudy) -> dict[str, Any]:
     """How the models learnt, and what was chosen."""
-    paths = (study.pretrained(), study.conditioned(), study.tuned())
+    paths = (study.pretrained(), study.conditioned(), study.tuned(), study.tuned(at_random=True))
     return {
         "models": {path.parent.name: study.workshop.story(path) for path in paths},
         "corpus": study.corpus.manifest["splits"],
@@ -78,6 +78,19 @@ def rivals(study: FunctionsStudy) -> dict[str, Any]:
                 over = summary(corrections(run, prism))
                 row = {"steps": steps, "order": order, "prism": name_of(ours), "method": name_of(sampling)}
                 rows.append({**row, **{name: over[name] for name in over if name.startswith("gain_")}})
+    return {"rows": rows, "record": _record(clock, study, path)}
+
+
+def heads(study: FunctionsStudy) -> dict[str, Any]:
+    """Which masks the head learnt to doubt: the most confident ones, or any."""
+    clock, rows = Stopwatch(), []
+    for path in (study.tuned(), study.tuned(at_random=True)):
+        for steps in sorted(study.scale.steps)[:2]:
+            for order in ORDERS:
+                vanilla = Sampling("vanilla", order=order, steps=steps)
+                samplings = [vanilla, *(replace(vanilla, policy="prism", k=k) for k in study.scale.ks)]
+                runs = [*study.write(study.tuned(), vanilla), *study.write(path, *samplings[1:])]
+                rows += [{"weights": path.parent.name, **row} for row in _rows(samplings, runs)[1:]]
     return {"rows": rows, "record": _record(clock, study, path)}
 
 
@@ -214,6 +227,7 @@ def results_of(study: FunctionsStudy) -> dict[str, Callable[[FunctionsStudy], di
         "originals": originals,
         **{f"methods_{steps}": methods(steps) for steps in study.scale.steps},
         "rivals": rivals,
+        "heads": heads,
         "sweep": sweep,
         "transfer": transfer,
         "blocks": blocks,
