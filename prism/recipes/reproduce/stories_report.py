@@ -304,12 +304,18 @@ def _on_another_backbone(found: dict[str, Result], name: str) -> str:
     )
 
 
+def _rule(loss: Result) -> str:
+    """Which masks S are drawn to make y from z, where the loss is PRISM's."""
+    rules = {"RandomOrder": "S at random", "TopProbability": "S by confidence"}
+    return f", {rules[loss['order']['class']]}" if "order" in loss else ""
+
+
 def _training(found: dict[str, Result], results: Path) -> str:
     if "training" not in found:
         return ""
     result = found["training"]
     told = "; ".join(
-        f"{name}: {model['record']['wall_seconds']:.0f} s, held-out loss {model['chosen']['loss']:.4f}"
+        f"{name}: {model['record']['wall_seconds']:.0f} s, held-out loss {model['chosen']['loss']:.4f}{_rule(model['loss'])}"
         for name, model in result["models"].items()
     )
     return (

@@ -74,10 +74,10 @@ def race(steps: int) -> Callable[[StoriesStudy], dict[str, Any]]:
         clock, samples = Stopwatch(), study.scale.raced
         swept = study.workshop.result(f"sweep_{steps}", lambda: sweep(steps)(study))["rows"]
         best, own = _best(swept, study.own().summary()["entropy"]), study.own(samples)
-        ours = [row for row in best if row["method"] == "prism"]
         rivals = sorted((row for row in best if row["method"] != "prism"), key=lambda row: row["nll"])
+        ours, other = (row for row in best if row["method"] == "prism")
         rows = []
-        for row in (*ours, *rivals[:RIVALS]):
+        for row in (ours, *rivals[:RIVALS], other):  # last, for loading its weights drops what is compiled
             sampling = replace(Sampling(**row["sampling"]), seed=RACE_SEED)
             rows.append(_row(study, study.tuned(row["weights"]), sampling, own, samples=samples))
         study.own_features(samples)  # MAUVE's, while there is a GPU
@@ -258,7 +258,7 @@ def training(study: StoriesStudy) -> dict[str, Any]:
         "corpus": {"sequences": study.scale.sequences, "tokens": study.scale.sequences * study.scale.length},
         "truth": study.own().summary(),
         "models": {
-            name: {"chosen": story["chosen"], "history": story["history"], "record": story["record"]}
+            name: {what: story[what] for what in ("chosen", "history", "loss", "record")}
             for name, story in stories.items()
         },
     }
