@@ -22,6 +22,9 @@ from prism.recipes.reproduce.report import (
 from prism.recipes.reproduce.strengths import NEAR, best_of
 from prism.recipes.reproduce.texts_report import MAUVES, mauves, verdict_table, with_mauve, write_samples_page
 
+TUNED_OTHERWISE = {"heads": "with S at random", "likelihood": "with the likelihood loss"}
+"""Results of weights that were tuned otherwise than the main ones, and how."""
+
 
 def write_report(results: Path) -> Path:
     """`results/*.json` drawn and tabled in `results/README.md`, with the figures beside it."""
@@ -44,12 +47,13 @@ def _style(label: str) -> tuple[str, str]:
 
 
 def _by_steps(found: dict[str, Result]) -> dict[int, Result]:
-    """All that was measured with so many steps, on the weights of PRISM and on those tuned with the likelihood loss."""
+    """All that was measured with so many steps, on the weights of PRISM and on those tuned otherwise."""
     of, by_steps = {name.partition("_"): result for name, result in found.items()}, {}
+    tuned_otherwise = [row for name in TUNED_OTHERWISE for row in found.get(name, {}).get("rows", [])]
     for (kind, _, steps), result in of.items():
         if kind in ("sweep", "methods"):
-            likelihood = [row for row in found.get("likelihood", {}).get("rows", []) if row["steps"] == int(steps)]
-            by_steps[int(steps)] = {**result, "rows": [*result["rows"], *likelihood]}
+            more = [row for row in tuned_otherwise if row["steps"] == int(steps)]
+            by_steps[int(steps)] = {**result, "rows": [*result["rows"], *more]}
     return dict(sorted(by_steps.items()))
 
 
@@ -96,12 +100,12 @@ def main_table(found: dict[str, Result]) -> str:
 def _main(found: dict[str, Result], results: Path) -> str:
     if not _by_steps(found):
         return ""
-    elsewhere = _on_another_backbone(found, "likelihood") if "likelihood" in found else ""
-    likelihood = f" Tuned with the likelihood loss:{elsewhere}" if elsewhere else ""
+    there = {how: _on_another_backbone(found, name) for name, how in TUNED_OTHERWISE.items() if name in found}
+    elsewhere = "".join(f" Tuned {how}:{sentence}" for how, sentence in there.items() if sentence)
     return (
         "## Every method's best setting on the same weights\n\nAmong the settings tried, the most likely text whose entropy is "
         f"no more than {NEAR} nats below the data's; of a method that has none, its most diverse. "
-        f"It was chosen by these same texts.{likelihood}\n\n{main_table(found)}"
+        f"It was chosen by these same texts.{elsewhere}\n\n{main_table(found)}"
     )
 
 
@@ -316,7 +320,7 @@ def _training(found: dict[str, Result], results: Path) -> str:
     result = found["training"]
     told = "; ".join(
         f"{name}: {model['record']['wall_seconds']:.0f} s, held-out loss {model['chosen']['loss']:.4f}{_rule(model['loss'])}"
-        for name, model in result["models"].items()
+        for name, model in (result["models"] | found.get("heads", {}).get("models", {})).items()
     )
     return (
         f"## How the models were made\n\nA corpus of {result['corpus']['tokens'] / 1e6:.0f}M tokens by the truth, whose "

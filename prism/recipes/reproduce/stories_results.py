@@ -18,9 +18,10 @@ from prism.recipes.reproduce.strengths import best_of, counted, prism, training_
 from prism.recipes.reproduce.texts import about, mauve_of, mauve_rows, runs_so_far
 from prism.recipes.sampling import Sampling
 
-NUCLEI = (1.0, 0.9)
-TIMES = (1.28, 2.56, 5.12)
-"""How often a token goes back in a run (`strengths`): the paper's in the middle."""
+NUCLEI = (0.9, 0.85, 1.0)
+TIMES = (1.28, 2.56)
+"""How often a token goes back in a run (`strengths`): the paper's, and half of it. Twice as often, in an earlier sweep, gained
+0.04 nats at most among settings as diverse as the data."""
 LIKELIHOOD = ("prism-likelihood", "prism-entropy")
 """The methods that read a vocabulary head tuned to judge."""
 OTHER_SEED = 7
@@ -33,9 +34,8 @@ RIVALS, RACE_SEED = 3, 1
 
 def sweep(steps: int) -> Callable[[StoriesStudy], dict[str, Any]]:
     def measure(study: StoriesStudy) -> dict[str, Any]:
-        ours = [*prism(steps, TIMES)]
-        wanted = [(study.tuned(), one) for one in _in_full([*training_free(steps, TIMES), *ours], steps)]
-        return _measured(study, [*wanted, *((study.tuned("S-at-random"), one) for one in _in_full(ours, steps))])
+        wanted = _in_full([*prism(steps, TIMES), *training_free(steps, TIMES)], steps)
+        return _measured(study, [(study.tuned(), one) for one in wanted])
 
     measure.__doc__ = f"Every method at every strength with {steps} forward passes, on the same weights."
     return measure
@@ -43,6 +43,13 @@ def sweep(steps: int) -> Callable[[StoriesStudy], dict[str, Any]]:
 
 def _in_full(samplings: Sequence[Sampling], steps: int) -> list[Sampling]:
     return [replace(sampling, steps=steps, nucleus=nucleus) for nucleus in NUCLEI for sampling in samplings]
+
+
+def heads(study: StoriesStudy) -> dict[str, Any]:
+    """Which masks the head learnt to doubt: the most confident ones, as in the sweeps, or any, as here."""
+    weights = study.tuned("S-at-random")
+    wanted = [one for steps in study.scale.steps[:2] for one in _in_full([*prism(steps, TIMES)], steps)]
+    return {**_measured(study, [(weights, one) for one in wanted]), "models": _stories(study, weights)}
 
 
 def methods(steps: int) -> Callable[[StoriesStudy], dict[str, Any]]:
@@ -75,9 +82,9 @@ def race(steps: int) -> Callable[[StoriesStudy], dict[str, Any]]:
         swept = study.workshop.result(f"sweep_{steps}", lambda: sweep(steps)(study))["rows"]
         best, own = _best(swept, study.own().summary()["entropy"]), study.own(samples)
         rivals = sorted((row for row in best if row["method"] != "prism"), key=lambda row: row["nll"])
-        ours, other = (row for row in best if row["method"] == "prism")
+        ours = next(row for row in best if row["method"] == "prism")
         rows = []
-        for row in (ours, *rivals[:RIVALS], other):  # last, for loading its weights drops what is compiled
+        for row in (ours, *rivals[:RIVALS]):
             sampling = replace(Sampling(**row["sampling"]), seed=RACE_SEED)
             rows.append(_row(study, study.tuned(row["weights"]), sampling, own, samples=samples))
         study.own_features(samples)  # MAUVE's, while there is a GPU
@@ -250,17 +257,17 @@ def phases(study: StoriesStudy) -> dict[str, Any]:
 
 def training(study: StoriesStudy) -> dict[str, Any]:
     """How the models were made, and how far the backbone is from the truth."""
-    stories = {
-        path.parent.name: study.workshop.story(path)
-        for path in (study.pretrained(), study.tuned(), study.tuned("S-at-random"))
-    }
     return {
         "corpus": {"sequences": study.scale.sequences, "tokens": study.scale.sequences * study.scale.length},
         "truth": study.own().summary(),
-        "models": {
-            name: {what: story[what] for what in ("chosen", "history", "loss", "record")}
-            for name, story in stories.items()
-        },
+        "models": _stories(study, study.pretrained(), study.tuned()),
+    }
+
+
+def _stories(study: StoriesStudy, *models: Path) -> dict[str, Any]:
+    stories = {path.parent.name: study.workshop.story(path) for path in models}
+    return {
+        name: {what: story[what] for what in ("chosen", "history", "loss", "record")} for name, story in stories.items()
     }
 
 
@@ -271,11 +278,12 @@ def results_of(study: StoriesStudy) -> dict[str, Callable[[StoriesStudy], dict[s
         "training": training,
         **{f"sweep_{steps}": sweep(steps) for steps in few},
         "knowledge": knowledge("prism"),
-        "knowledge_at_random": knowledge("S-at-random"),
+        **{f"race_{steps}": race(steps) for steps in few},
         "equal_remasks": equal_remasks,
         "ordered": ordered,
+        "heads": heads,
+        "knowledge_at_random": knowledge("S-at-random"),
         "likelihood": likelihood,
-        **{f"race_{steps}": race(steps) for steps in few},
         **{f"methods_{steps}": methods(steps) for steps in many},
         "ablations": ablations,
         "phases": phases,
