@@ -276,10 +276,12 @@ class Prediction:
         quality_logits: Callable[[], Scores] | None = None,
         quality_of: Callable[[Float[Tensor, "n d"]], Float[Tensor, " n"]] | None = None,
         quality_in_rows: Callable[[Int[Tensor, "b m"]], Float[Tensor, "b m"]] | None = None,
+        calibration: tuple[float, Float[Tensor, "b 1"]] | None = None,
     ) -> None:
         """`projection` is what `unembed` multiplies by and adds, if that is all it does. `forbidden` ids have probability 0
         everywhere, `barred` ones at some positions. `quality_of` judges hidden states one by one, if the head can;
-        `quality_in_rows` those at some places of every row."""
+        `quality_in_rows` those at some places of every row. `calibration` is a factor for every quality logit, and what is
+        then added to those of each row."""
         self.hidden = hidden
         self._unembed, self._projection = unembed, projection
         self._vocabulary = vocabulary
@@ -287,6 +289,7 @@ class Prediction:
         self._forbidden = forbidden
         self._barred = barred
         self._quality_logits, self._quality_of, self._quality_in_rows = quality_logits, quality_of, quality_in_rows
+        self._calibration = calibration
         self._quality_cache: Scores | None = None
 
     def logits(self, where: Mask) -> Float[Tensor, "n v"]:
@@ -349,7 +352,7 @@ class Prediction:
                     "This model has no quality head, so it cannot tell how likely its tokens are; attach one with "
                     "prism.attach(backbone, head), load a corrector with prism.load, or pick a training-free policy."
                 )
-            self._quality_cache = self._quality_logits()
+            self._quality_cache = self._calibrated(self._quality_logits())
         return self._quality_cache
 
     def quality_logits_at(self, where: Mask, most: int | None) -> Scores:
@@ -360,12 +363,15 @@ class Prediction:
         if self._quality_of is not None:
             index = _first_places(where, most).clamp_max(where.numel() - 1)
             found = self._quality_of(self.hidden.flatten(0, 1).index_select(0, index))
-            return _laid_out(found, where).view(where.shape)
+            return self._calibrated(_laid_out(found, where).view(where.shape))
         if self._quality_in_rows is not None:
             places = where.byte().topk(most // len(where), dim=1).indices
             found = self._quality_in_rows(places)
-            return found.new_zeros(where.shape).scatter(1, places, found)
+            return self._calibrated(found.new_zeros(where.shape).scatter(1, places, found))
         return self.quality_logits
+
+    def _calibrated(self, logits: Scores) -> Scores:
+        return logits if self._calibration is None else self._calibration[0] * logits + self._calibration[1]
 
     @property
     def quality(self) -> Scores:
@@ -378,13 +384,15 @@ class Prediction:
         *,
         quality_of: Callable[[Float[Tensor, "n d"]], Float[Tensor, " n"]] | None = None,
         quality_in_rows: Callable[[Int[Tensor, "b m"]], Float[Tensor, "b m"]] | None = None,
+        calibration: tuple[float, Float[Tensor, "b 1"]] | None = None,
     ) -> Prediction:
         """The same prediction with somebody else's quality."""
-        return self._changed(self._barred, quality_logits, quality_of, quality_in_rows)
+        return self._changed(self._barred, quality_logits, quality_of, quality_in_rows, calibration)
 
     def without(self, ids: Int[Tensor, " f"], where: Mask) -> Prediction:
         """The same prediction with probability 0 for the tokens `ids` at the positions of `where`."""
-        return self._changed((ids, where), self._quality_logits, self._quality_of, self._quality_in_rows)
+        quality = self._quality_logits, self._quality_of, self._quality_in_rows, self._calibration
+        return self._changed((ids, where), *quality)
 
     def _changed(
         self,
@@ -392,6 +400,7 @@ class Prediction:
         quality_logits: Callable[[], Scores] | None,
         quality_of: Callable[[Float[Tensor, "n d"]], Float[Tensor, " n"]] | None,
         quality_in_rows: Callable[[Int[Tensor, "b m"]], Float[Tensor, "b m"]] | None,
+        calibration: tuple[float, Float[Tensor, "b 1"]] | None,
     ) -> Prediction:
         return Prediction(
             self.hidden,
@@ -404,6 +413,7 @@ class Prediction:
             quality_logits=quality_logits,
             quality_of=quality_of,
             quality_in_rows=quality_in_rows,
+            calibration=calibration,
         )
 
     @property

@@ -39,7 +39,7 @@ from prism.recipes.training import (
     TrainingOptions,
     held_out_loss,
 )
-from prism.training import Examples, Shuffled, train, use_ema, whole_state
+from prism.training import Examples, Shuffled, calibrate, train, use_ema, whole_state
 from prism.training.memory import Memory, estimate
 from prism.training.sharding import launched
 
@@ -152,6 +152,11 @@ class _Run(_Corpus, TrainingOptions, Command):
         super().check()
         check_folder("--output", self.output)
 
+    @property
+    def rows_at_once(self) -> int:
+        """Sequences a process has in memory."""
+        return max(1, self.batch // (launched()[0] * self.accumulate))
+
     def fit(
         self,
         model: Backbone | PrismModel,
@@ -163,7 +168,7 @@ class _Run(_Corpus, TrainingOptions, Command):
         """Train, and take the averaged weights."""
         learning = sum(p.numel() for p in model.parameters() if p.requires_grad)
         processes, shards = launched()
-        rows, settings = max(1, self.batch // (processes * self.accumulate)), self.build_optimisation()
+        rows, settings = self.rows_at_once, self.build_optimisation()
         passes = loss.ys if isinstance(loss, PrismLoss) else 1
         if isinstance(loss, PrismLoss) and loss.regulariser > 0 and processes > 1:  # alone, the first looks back early
             passes += 1
@@ -382,11 +387,15 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
             tune_backbone=self.backbone_learns,
         )
         fitted = self.fit(model, loss, material)
+        calibration = calibrate(model, material.held_out, loss, at_once=self.rows_at_once)
         record = clock.record("finetune", self, seed=self.seed, model=model)
         if fitted.is_main:
-            self._save(model, fitted, source, beside, loss)
+            if calibration:
+                was, now = calibration["before"], calibration["after"]
+                console.print(f"quality calibrated for tokens at all places: loss there {was:.4f}, now {now:.4f}")
+            self._save(model, fitted, source, beside, loss, calibration)
             show_record(record)
-        return {"held_out": fitted.held_out, "record": plain(record)}
+        return {"held_out": fitted.held_out, "calibration": calibration, "record": plain(record)}
 
     def _conversations(self, found: list[Conversation], backbone: Backbone, beside: Path) -> _Material:
         if not has_tokenizer(beside):
@@ -423,8 +432,17 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
         )
         return _Material(learn, aside.read(range(len(aside))), len(learn), facts.vocab_size, facts.mask_id)
 
-    def _save(self, model: PrismModel, fitted: _Fitted, source: str, beside: Path, loss: PrismLoss) -> None:
+    def _save(
+        self,
+        model: PrismModel,
+        fitted: _Fitted,
+        source: str,
+        beside: Path,
+        loss: PrismLoss,
+        calibration: Mapping[str, float],
+    ) -> None:
         notes = {"loss": plain(loss), "training": plain(self.build_optimisation()), "held_out": fitted.held_out}
+        notes |= {"calibration": dict(calibration)} if calibration else {}
         if model.tuned:
             own = {
                 name.removeprefix("backbone."): w for name, w in fitted.weights.items() if name.startswith("backbone.")

@@ -22,12 +22,12 @@ from torch import Tensor, nn
 
 from prism.models.backbone import Backbone, Cache, Facts, log_odds, prediction_of
 from prism.models.folder import CorrectorError, Folder, check_tensors, listed, write_json, write_tensors
-from prism.models.heads import ALL_HEADS, HeadConfig, QualityHead
+from prism.models.heads import ALL_HEADS, Calibration, HeadConfig, QualityHead, masked_share
 from prism.state import Hidden, Mask, Prediction, Tokens, aligned
 from prism.version import __version__
 
-FORMAT = 1
-"""Version of `prism_config.json`; raised when older readers would misread a newer folder."""
+PLAIN, CALIBRATED = 1, 2
+"""Versions of `prism_config.json`; whoever knows the first alone would take quality that is to be calibrated as it is."""
 
 _WEIGHTS, _PEFT, _PRISM = "adapter_model.safetensors", "adapter_config.json", "prism_config.json"
 _KINDS = {kind.__name__.removesuffix("Config"): kind for kind in ALL_HEADS}
@@ -90,6 +90,7 @@ class PrismModel(nn.Module):
         self.quality_head: QualityHead | None = None
         if head is not None:
             self.quality_head = head.build().to(backbone.device).train(backbone.training)
+        self.calibration: Calibration | None = None
         self.training = backbone.training
 
     @property
@@ -122,9 +123,12 @@ class PrismModel(nn.Module):
             judged = tokens if places is None else tokens.gather(1, places)
             return score + log_odds(self.backbone, states.to(hidden.dtype), judged)
 
+        calibration = None
+        if self.calibration is not None:
+            calibration = self.calibration.at(masked_share(tokens, self.facts.mask_id, attend))
         if head.looks_around:
-            return prediction.judged_by(quality_in_rows, quality_in_rows=quality_in_rows)
-        return prediction.judged_by(quality_in_rows, quality_of=quality_of)
+            return prediction.judged_by(quality_in_rows, quality_in_rows=quality_in_rows, calibration=calibration)
+        return prediction.judged_by(quality_in_rows, quality_of=quality_of, calibration=calibration)
 
     def forward(self, tokens: Tokens, attend: Mask | None = None) -> Prediction:
         return self.predict(tokens, attend)
@@ -151,6 +155,7 @@ class PrismModel(nn.Module):
         for name, parameter in self.backbone.named_parameters():
             parameter.requires_grad_(self._requires_grad[name])
         self._adapted, self.quality_head, self.head_config, self.lora = {}, None, None, None
+        self.calibration = None
         return self.backbone
 
     def save(
@@ -189,10 +194,11 @@ class PrismModel(nn.Module):
         }
         head = self.head_config
         return {
-            "format": FORMAT,
+            "format": PLAIN if self.calibration is None else CALIBRATED,
             "prism_version": __version__,
             "head": None if head is None else {"kind": type(head).__name__.removesuffix("Config"), **asdict(head)},
             "lora": None if self.lora is None else asdict(self.lora),
+            **({} if self.calibration is None else {"calibration": asdict(self.calibration)}),
             "backbone": {
                 "name": base,
                 "class": type(self.backbone).__name__,
@@ -256,6 +262,7 @@ class Corrector:
 
     head: HeadConfig | None
     lora: Lora | None
+    calibration: Calibration | None
     name: str
     """Where the backbone is from; empty where nobody said."""
     mark: str
@@ -273,15 +280,18 @@ def describe(path: str | PathLike[str]) -> Corrector:
     """Read the settings of the corrector at `path`."""
     folder = Folder(Path(path), CorrectorError)
     config = folder.json(_PRISM)
-    if config.get("format") != FORMAT:
+    if config.get("format") not in (PLAIN, CALIBRATED):
         raise CorrectorError(
-            f"{folder.path} has format {config.get('format')!r}, this version of prism reads {FORMAT}; upgrade prism-mdm."
+            f"{folder.path} has format {config.get('format')!r}, this version of prism reads {PLAIN} and {CALIBRATED}; "
+            "upgrade prism-mdm."
         )
     try:
         base, head, lora = config["backbone"], config["head"], config["lora"]
+        calibration = config["calibration"] if config["format"] == CALIBRATED else None
         return Corrector(
             head=None if head is None else _head_of(**head),
             lora=None if lora is None else Lora(**{**lora, "targets": tuple(lora["targets"])}),
+            calibration=None if calibration is None else Calibration(**calibration),
             name=base["name"],
             mark=base["fingerprint"],
             hidden_size=base["facts"]["hidden_size"],
@@ -321,6 +331,7 @@ def load(path: str | PathLike[str], backbone: Backbone, *, any_backbone: bool = 
         model.detach()
         raise
     model.load_state_dict({key: tensors[_peft_name(key)] for key in own}, strict=False)
+    model.calibration = corrector.calibration
     return model
 
 

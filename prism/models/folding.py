@@ -36,18 +36,15 @@ def for_sampling(model: Model, dtype: torch.dtype) -> Model:
         fused = FusedLlama(cast(Llama, model.backbone), dtype).eval()
         if model.quality_head is None:
             return fused
-        judged = attach(fused, model.head_config)
+        judged = _judging_on(fused, model)
         assert judged.quality_head is not None
-        judged.quality_head.load_state_dict(model.quality_head.state_dict())
         judged.quality_head.to(dtype)
         return judged.eval()
     if isinstance(model, PrismModel) and _folds(model.backbone):
         folded = FoldedDiT(model.backbone, dtype).eval()
         if model.quality_head is None:
             return folded
-        judged = attach(folded, model.head_config)
-        assert judged.quality_head is not None
-        judged.quality_head.load_state_dict(model.quality_head.state_dict())
+        judged = _judging_on(folded, model)
         if isinstance(judged.quality_head, BlockHead):
             judged.quality_head = FoldedBlockHead(judged.quality_head, dtype)
         elif isinstance(judged.quality_head, FinalLayerHead):
@@ -58,6 +55,16 @@ def for_sampling(model: Model, dtype: torch.dtype) -> Model:
     if all(weight.dtype == dtype for weight in model.parameters()):
         return model
     return deepcopy(model).to(dtype).eval()
+
+
+def _judging_on(backbone: Backbone, model: PrismModel) -> PrismModel:
+    """A copy of the head of `model` on another backbone."""
+    judged = attach(backbone, model.head_config)
+    assert judged.quality_head is not None
+    assert model.quality_head is not None
+    judged.quality_head.load_state_dict(model.quality_head.state_dict())
+    judged.calibration = model.calibration
+    return judged
 
 
 def _folds(model: nn.Module) -> TypeGuard[DiT]:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from prism.models.dit import DiTBlock, FinalLayer, Places, Rotary, check_heads, gathered, zero_init
-from prism.state import Hidden, Mask
+from prism.state import Hidden, Mask, Tokens
 
 
 class Verdict(NamedTuple):
@@ -42,6 +42,32 @@ class QualityHead(nn.Module, ABC):
     @abstractmethod
     def forward(self, hidden: Hidden, attend: Mask | None = None, places: Places | None = None) -> Verdict:
         """Of all positions or at a few `places` of every row."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What makes a probability of a head's logits: scale · logit + shift + slope · (the share of the sequence that is masked).
+
+    All tokens of a sequence share the last two, and the first is positive: who stands below whom in it stays as it was.
+    """
+
+    scale: float
+    shift: float
+    slope: float
+
+    def __post_init__(self) -> None:
+        if not self.scale > 0:
+            raise ValueError(f"scale={self.scale} must be above 0, or the best tokens would become the worst.")
+
+    def at(self, masked: Float[Tensor, "*n"]) -> tuple[float, Float[Tensor, "*n"]]:
+        """What a logit is multiplied by, and what is then added to it, where that share is masked."""
+        return self.scale, self.shift + self.slope * masked
+
+
+def masked_share(tokens: Tokens, mask_id: int, attend: Mask | None = None) -> Float[Tensor, "b 1"]:
+    """Of every sequence, its padding not counted."""
+    length = tokens.shape[1] if attend is None else attend.sum(1, keepdim=True).clamp_min(1)
+    return (tokens == mask_id).sum(1, keepdim=True) / length
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ nothing else, a run that was killed ends where it would have ended, and any numb
 sees the same rows.
 """
 
+from prism.training.calibrating import calibrate
 from prism.training.ema import Ema
 from prism.training.examples import Examples, Shuffled
 from prism.training.folder import restore, use_ema, whole_state
@@ -25,6 +26,7 @@ __all__ = [
     "Shuffled",
     "Trained",
     "TrainingError",
+    "calibrate",
     "restore",
     "train",
     "use_ema",

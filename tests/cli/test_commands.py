@@ -176,6 +176,24 @@ def test_finetune_an_adapter_on_a_file_of_ids(models: Path, files: Path, tmp_pat
     assert len(result(out)["tokens"][0]) == 12
 
 
+def test_a_head_that_learnt_from_confident_tokens_is_calibrated(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, out = tmp_path / "base", tmp_path / "f.json"
+    assert run("pretrain", "--output", base, "--hidden_size", "16", "--layers", "1", "--heads", "2", *FAST) == 0
+    found = {}
+    for choose in ("probability", "random"):
+        words = ["finetune", "--model", base, "--output", tmp_path / choose, "--choose", choose, *FAST]
+        assert run(*words, "--json", out) == 0
+        found[choose] = result(out)["calibration"]
+        config = json.loads((tmp_path / choose / "corrector" / "prism_config.json").read_text())
+        assert config.get("calibration") == (
+            {name: found[choose][name] for name in ("scale", "shift", "slope")} if found[choose] else None
+        )
+    assert "quality calibrated for tokens at all places" in capsys.readouterr().out
+    assert found["random"] == {}
+
+
 @pytest.mark.parametrize(
     "words",
     [(), ("--help",), ("evaluate", "--help"), ("sample", "--help"), ("compare", "sudoku", "--help"), ("--version",)],

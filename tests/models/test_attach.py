@@ -448,7 +448,7 @@ DAMAGES = {
     "JSON cut off": (lambda c: (c / "prism_config.json").write_text('{"format": 1,'), "is damaged"),
     "JSON not an object": (lambda c: (c / "prism_config.json").write_text("[1]"), "must hold a JSON object"),
     "JSON not text": (lambda c: (c / "adapter_config.json").write_bytes(b"\xff\xfe\x00"), "is damaged"),
-    "newer format": (lambda c: edit(c, format=2), "has format 2, this version of prism reads 1; upgrade"),
+    "newer format": (lambda c: edit(c, format=3), "has format 3, this version of prism reads 1 and 2; upgrade"),
     "unknown head": (
         lambda c: edit(c, head={"kind": "Crystal", "hidden_size": SIZE}),
         "'Crystal' is none of FinalLayer",

@@ -234,7 +234,8 @@ def _frontier(found: dict[str, Result], results: Path) -> str:
 def _knowledge_at_random(found: dict[str, Result], results: Path) -> str:
     if "knowledge_at_random" not in found:
         return ""
-    return f"The head that learnt with S at random:\n\n{knowledge_table(found['knowledge_at_random'])}"
+    elsewhere = _on_another_backbone(found, "knowledge_at_random")
+    return f"The head that learnt with S at random:{elsewhere}\n\n{knowledge_table(found['knowledge_at_random'])}"
 
 
 def _listed(name: str, title: str, about: str) -> Section:

@@ -20,13 +20,14 @@ from safetensors.torch import load_file
 from prism.evaluation.record import Stopwatch, plain, write_json
 from prism.losses.denoising import TrainingLoss
 from prism.losses.masking import Batch
+from prism.losses.prism import PrismLoss
 from prism.models.attach import PrismModel
 from prism.models.backbone import Backbone
 from prism.models.folder import Folder, write_tensors
 from prism.models.folding import for_sampling
 from prism.models.hub import load_model, save_backbone, save_model
 from prism.recipes.training import held_out_loss
-from prism.training import Cosine, Examples, Optimisation, Precision, train
+from prism.training import Cosine, Examples, Optimisation, Precision, calibrate, train
 
 Model = Backbone | PrismModel
 
@@ -147,7 +148,8 @@ class Workshop:
             folder.mkdir(parents=True, exist_ok=True)
             clock, model = Stopwatch(), make()
             self.tell(f"  training {name}")
-            choice = Choice(folder, loss, held_out(), also)
+            aside = held_out()
+            choice = Choice(folder, loss, aside, also)
             trained = train(
                 model,
                 loss,
@@ -161,6 +163,8 @@ class Workshop:
             choice.take(model)
             record = clock.record(f"train {name}", settings, seed=settings.seed, model=model)
             about = {"chosen": choice.best, "history": trained.history, "loss": plain(loss), "record": plain(record)}
+            if isinstance(model, PrismModel) and isinstance(loss, PrismLoss):
+                about["calibration"] = calibrate(model, aside, loss)
             write_json(folder / "training.json", about)
             if isinstance(model, PrismModel):
                 save_model(model, folder / "model", notes={"loss": plain(loss), "chosen": choice.best})
