@@ -152,11 +152,6 @@ class _Run(_Corpus, TrainingOptions, Command):
         super().check()
         check_folder("--output", self.output)
 
-    @property
-    def rows_at_once(self) -> int:
-        """Sequences a process has in memory."""
-        return max(1, self.batch // (launched()[0] * self.accumulate))
-
     def fit(
         self,
         model: Backbone | PrismModel,
@@ -168,7 +163,7 @@ class _Run(_Corpus, TrainingOptions, Command):
         """Train, and take the averaged weights."""
         learning = sum(p.numel() for p in model.parameters() if p.requires_grad)
         processes, shards = launched()
-        rows, settings = self.rows_at_once, self.build_optimisation()
+        rows, settings = max(1, self.batch // (processes * self.accumulate)), self.build_optimisation()
         passes = loss.ys if isinstance(loss, PrismLoss) else 1
         if isinstance(loss, PrismLoss) and loss.regulariser > 0 and processes > 1:  # alone, the first looks back early
             passes += 1
@@ -194,6 +189,10 @@ class _Run(_Corpus, TrainingOptions, Command):
         )
         if trained.has_ema:
             use_ema(model, trained.checkpoint)
+        calibration = {}
+        if isinstance(model, PrismModel) and isinstance(loss, PrismLoss):
+            with trained.evaluating():
+                calibration = calibrate(model, material.held_out, loss, at_once=rows)
         last = {
             name.removeprefix("evaluation/"): value
             for line in trained.history
@@ -202,7 +201,10 @@ class _Run(_Corpus, TrainingOptions, Command):
         }
         if trained.is_main:
             console.print("held out: " + ", ".join(f"{name} {value:.4f}" for name, value in last.items()))
-        return _Fitted(last, whole_state(model), trained.is_main)
+        if trained.is_main and calibration:
+            was, now = calibration["before"], calibration["after"]
+            console.print(f"quality calibrated for tokens at all places: loss there {was:.4f}, now {now:.4f}")
+        return _Fitted(last, whole_state(model), trained.is_main, calibration)
 
     def save(self, model: Backbone, fitted: _Fitted, material: _Material) -> None:
         """A backbone, and the tokenizer it was trained with."""
@@ -249,6 +251,8 @@ class _Fitted:
     """All of them, also where every process trained only a part."""
     is_main: bool
     """Whether this process is the one that saves."""
+    calibration: dict[str, float]
+    """Of a quality head that needs one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,15 +391,11 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
             tune_backbone=self.backbone_learns,
         )
         fitted = self.fit(model, loss, material)
-        calibration = calibrate(model, material.held_out, loss, at_once=self.rows_at_once)
         record = clock.record("finetune", self, seed=self.seed, model=model)
         if fitted.is_main:
-            if calibration:
-                was, now = calibration["before"], calibration["after"]
-                console.print(f"quality calibrated for tokens at all places: loss there {was:.4f}, now {now:.4f}")
-            self._save(model, fitted, source, beside, loss, calibration)
+            self._save(model, fitted, source, beside, loss)
             show_record(record)
-        return {"held_out": fitted.held_out, "calibration": calibration, "record": plain(record)}
+        return {"held_out": fitted.held_out, "calibration": fitted.calibration, "record": plain(record)}
 
     def _conversations(self, found: list[Conversation], backbone: Backbone, beside: Path) -> _Material:
         if not has_tokenizer(beside):
@@ -432,17 +432,9 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
         )
         return _Material(learn, aside.read(range(len(aside))), len(learn), facts.vocab_size, facts.mask_id)
 
-    def _save(
-        self,
-        model: PrismModel,
-        fitted: _Fitted,
-        source: str,
-        beside: Path,
-        loss: PrismLoss,
-        calibration: Mapping[str, float],
-    ) -> None:
+    def _save(self, model: PrismModel, fitted: _Fitted, source: str, beside: Path, loss: PrismLoss) -> None:
         notes = {"loss": plain(loss), "training": plain(self.build_optimisation()), "held_out": fitted.held_out}
-        notes |= {"calibration": dict(calibration)} if calibration else {}
+        notes |= {"calibration": fitted.calibration} if fitted.calibration else {}
         if model.tuned:
             own = {
                 name.removeprefix("backbone."): w for name, w in fitted.weights.items() if name.startswith("backbone.")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, fields
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -49,6 +49,8 @@ class Trained:
     has_ema: bool
     is_main: bool
     """Whether this process is the one, of those that trained together, to write and print."""
+    evaluating: Callable[[], AbstractContextManager[None]] = field(compare=False, repr=False)
+    """While it lasts the model can be asked, also where it is sharded; every process must."""
 
     def last(self, figure: str) -> float:
         """The latest value of one figure of the history."""
@@ -172,7 +174,14 @@ def train(
 
     model.eval()
     checkpoint = run.checkpoint(settings.steps)
-    return Trained(settings.steps, checkpoint, run.history(), has_ema=ema is not None, is_main=run.is_main)
+    return Trained(
+        settings.steps,
+        checkpoint,
+        run.history(),
+        has_ema=ema is not None,
+        is_main=run.is_main,
+        evaluating=partial(objective.evaluating, None, shared),
+    )
 
 
 def _accelerator(folder: Path, trackers: tuple[str, ...]) -> accelerate.Accelerator:

@@ -56,6 +56,7 @@ class Objective(nn.Module):
     def evaluating(self, ema: Ema | None, shared: Any) -> Iterator[None]:
         """The model as it will be used: averaged weights, no dropout; whole where it was sharded, and not compiled, since
         evaluation brings shapes of its own."""
+        learning = self.model.training
         self.model.eval()
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
@@ -67,4 +68,4 @@ class Objective(nn.Module):
                 stack.callback(shared.reshard)
             stack.enter_context(self._autocast(self.model.device))
             yield
-        self.model.train()
+        self.model.train(learning)

@@ -164,7 +164,8 @@ class Workshop:
             record = clock.record(f"train {name}", settings, seed=settings.seed, model=model)
             about = {"chosen": choice.best, "history": trained.history, "loss": plain(loss), "record": plain(record)}
             if isinstance(model, PrismModel) and isinstance(loss, PrismLoss):
-                about["calibration"] = calibrate(model, aside, loss)
+                with trained.evaluating():
+                    about["calibration"] = calibrate(model, aside, loss)
             write_json(folder / "training.json", about)
             if isinstance(model, PrismModel):
                 save_model(model, folder / "model", notes={"loss": plain(loss), "chosen": choice.best})
