@@ -72,7 +72,7 @@ from prism.sampling.unmask import (
 )
 from prism.schedule import Cosine, Linear, Phase, Plateau
 from prism.state import Draft, Edit, Prediction, State, Step, start
-from prism.training import Optimisation, Precision, Shuffled, train, use_ema
+from prism.training import Optimisation, Precision, Shuffled, calibrate, train, use_ema
 from prism.version import __version__
 from prism.writer import End, Eos, Writer, Written
 
@@ -183,6 +183,7 @@ __all__ = [
     "__version__",
     "adapt",
     "attach",
+    "calibrate",
     "for_sampling",
     "generate",
     "in_four_bits",
