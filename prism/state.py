@@ -276,12 +276,12 @@ class Prediction:
         quality_logits: Callable[[], Scores] | None = None,
         quality_of: Callable[[Float[Tensor, "n d"]], Float[Tensor, " n"]] | None = None,
         quality_in_rows: Callable[[Int[Tensor, "b m"]], Float[Tensor, "b m"]] | None = None,
-        calibration: tuple[float, Float[Tensor, "b 1"]] | None = None,
+        calibration: Callable[[Scores], Scores] | None = None,
     ) -> None:
         """`projection` is what `unembed` multiplies by and adds, if that is all it does. `forbidden` ids have probability 0
         everywhere, `barred` ones at some positions. `quality_of` judges hidden states one by one, if the head can;
-        `quality_in_rows` those at some places of every row. `calibration` is a factor for every quality logit, and what is
-        then added to those of each row."""
+        `quality_in_rows` those at some places of every row. `calibration` is what all quality logits go through
+        last."""
         self.hidden = hidden
         self._unembed, self._projection = unembed, projection
         self._vocabulary = vocabulary
@@ -371,7 +371,7 @@ class Prediction:
         return self.quality_logits
 
     def _calibrated(self, logits: Scores) -> Scores:
-        return logits if self._calibration is None else self._calibration[0] * logits + self._calibration[1]
+        return logits if self._calibration is None else self._calibration(logits)
 
     @property
     def quality(self) -> Scores:
@@ -384,7 +384,7 @@ class Prediction:
         *,
         quality_of: Callable[[Float[Tensor, "n d"]], Float[Tensor, " n"]] | None = None,
         quality_in_rows: Callable[[Int[Tensor, "b m"]], Float[Tensor, "b m"]] | None = None,
-        calibration: tuple[float, Float[Tensor, "b 1"]] | None = None,
+        calibration: Callable[[Scores], Scores] | None = None,
     ) -> Prediction:
         """The same prediction with somebody else's quality."""
         return self._changed(self._barred, quality_logits, quality_of, quality_in_rows, calibration)
@@ -400,7 +400,7 @@ class Prediction:
         quality_logits: Callable[[], Scores] | None,
         quality_of: Callable[[Float[Tensor, "n d"]], Float[Tensor, " n"]] | None,
         quality_in_rows: Callable[[Int[Tensor, "b m"]], Float[Tensor, "b m"]] | None,
-        calibration: tuple[float, Float[Tensor, "b 1"]] | None,
+        calibration: Callable[[Scores], Scores] | None,
     ) -> Prediction:
         return Prediction(
             self.hidden,

@@ -109,6 +109,11 @@ class PrismLoss(TrainingLoss):
         right = (chosen & (batches.tokens == y)).sum() / chosen.sum().clamp_min(1)
         yield Loss(quality, {"quality": quality.detach(), "right": right})
 
+    def drawn(self, model: Denoiser, batch: Batch, mask_id: int, noise: Noise) -> tuple[Tokens, Mask]:
+        """(y, S) of clean sequences, one y of each, for whoever asks and does not learn."""
+        masked = self.masking(batch, mask_id, noise)
+        return self.unmask(model.predict(masked.tokens, batch.attend), batch, masked, mask_id, noise)
+
     def unmask(
         self, prediction: Prediction, batch: Batch, masked: Masked, mask_id: int, noise: Noise
     ) -> tuple[Tokens, Mask]:

@@ -123,9 +123,11 @@ class PrismModel(nn.Module):
             judged = tokens if places is None else tokens.gather(1, places)
             return score + log_odds(self.backbone, states.to(hidden.dtype), judged)
 
-        calibration = None
-        if self.calibration is not None:
-            calibration = self.calibration.at(masked_share(tokens, self.facts.mask_id, attend))
+        def calibrated(logits: Float[Tensor, "b l"]) -> Float[Tensor, "b l"]:
+            assert self.calibration is not None
+            return self.calibration(logits, masked_share(tokens, self.facts.mask_id, attend))
+
+        calibration = None if self.calibration is None else calibrated
         if head.looks_around:
             return prediction.judged_by(quality_in_rows, quality_in_rows=quality_in_rows, calibration=calibration)
         return prediction.judged_by(quality_in_rows, quality_of=quality_of, calibration=calibration)

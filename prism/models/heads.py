@@ -59,9 +59,9 @@ class Calibration:
         if not self.scale > 0:
             raise ValueError(f"scale={self.scale} must be above 0, or the best tokens would become the worst.")
 
-    def at(self, masked: Float[Tensor, "*n"]) -> tuple[float, Float[Tensor, "*n"]]:
-        """What a logit is multiplied by, and what is then added to it, where that share is masked."""
-        return self.scale, self.shift + self.slope * masked
+    def __call__(self, logits: Float[Tensor, "*n"], masked: Float[Tensor, "*m"]) -> Float[Tensor, "*n"]:
+        """Logits of sequences of which that share is masked."""
+        return self.scale * logits + (self.shift + self.slope * masked)
 
 
 def masked_share(tokens: Tokens, mask_id: int, attend: Mask | None = None) -> Float[Tensor, "b 1"]:

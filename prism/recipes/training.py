@@ -144,7 +144,8 @@ class LossOptions(MaskingOptions):
     regulariser: float = 5.0
     """λ, the weight of the masked-diffusion loss."""
     choose: str = "random"
-    """The rule for the k: random, probability (the most confident), or any order of prism sample."""
+    """The rule for the k: random, probability (the most confident), or any order of prism sample. After any but random, quality
+    is calibrated for tokens at all places."""
     temperature: float = 1.0
     """Of the draws of y."""
     nucleus: float = 1.0

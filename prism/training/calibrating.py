@@ -39,8 +39,8 @@ class Asked:
 
     def loss(self, calibration: Calibration | None = None) -> float:
         """BCE(1[x^i = y^i], g^i(y)), in nats."""
-        scale, offset = (1.0, 0.0) if calibration is None else calibration.at(self.masked)
-        return float(F.binary_cross_entropy_with_logits(scale * self.logit + offset, self.right.to(self.logit)))
+        logit = self.logit if calibration is None else calibration(self.logit, self.masked)
+        return float(F.binary_cross_entropy_with_logits(logit, self.right.to(logit)))
 
 
 def calibrate(model: PrismModel, held_out: Batch, loss: PrismLoss, *, at_once: int | None = None) -> dict[str, float]:
@@ -64,8 +64,7 @@ def calibrate(model: PrismModel, held_out: Batch, loss: PrismLoss, *, at_once: i
 
 @torch.no_grad()
 def ask(model: PrismModel, batch: Batch, loss: PrismLoss, mask_id: int, noise: Noise) -> Asked:
-    masked = loss.masking(batch, mask_id, noise)
-    y, chosen = loss.unmask(model.predict(masked.tokens, batch.attend), batch, masked, mask_id, noise)
+    y, chosen = loss.drawn(model, batch, mask_id, noise)
     logits = model.predict(y, batch.attend).quality_logits_at(chosen, min(loss.k, y.shape[1]) * len(y))
     share = masked_share(y, mask_id, batch.attend).expand(y.shape)
     return Asked(logits[chosen].double(), share[chosen].double(), (y == batch.tokens)[chosen])

@@ -449,6 +449,11 @@ DAMAGES = {
     "JSON not an object": (lambda c: (c / "prism_config.json").write_text("[1]"), "must hold a JSON object"),
     "JSON not text": (lambda c: (c / "adapter_config.json").write_bytes(b"\xff\xfe\x00"), "is damaged"),
     "newer format": (lambda c: edit(c, format=3), "has format 3, this version of prism reads 1 and 2; upgrade"),
+    "calibration missing": (lambda c: edit(c, format=2), r"of an unknown kind \('calibration'\)"),
+    "calibration upside down": (
+        lambda c: edit(c, format=2, calibration={"scale": -1.0, "shift": 0.0, "slope": 0.0}),
+        "scale=-1.0 must be above 0",
+    ),
     "unknown head": (
         lambda c: edit(c, head={"kind": "Crystal", "hidden_size": SIZE}),
         "'Crystal' is none of FinalLayer",

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,10 +51,7 @@ def _told(seen: Judgements) -> dict[str, Any]:
 def detection(model: Any, held_out: Batch, loss: PrismLoss) -> dict[str, Any]:
     """True texts with some tokens drawn anew, as in training: whose score points at those that came out different?"""
     noise = Noise.rows(99, len(held_out.tokens), device=held_out.tokens.device)
-    loss = replace(loss, ys=1)
-    masked = loss.masking(held_out, model.facts.mask_id, noise)
-    first = model.predict(masked.tokens)
-    y, chosen = loss.unmask(first, held_out, masked, model.facts.mask_id, noise)
+    y, chosen = loss.drawn(model, held_out, model.facts.mask_id, noise)
     second = model.predict(y)
     right = (y == held_out.tokens)[chosen].cpu().numpy()
     own = second.log_probabilities(chosen).gather(1, y[chosen][:, None])[:, 0].exp()
