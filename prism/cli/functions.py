@@ -12,7 +12,7 @@ from prism.data.function_corpus import FunctionCorpus, FunctionRecipe, make_func
 from prism.data.function_rows import write_rows
 from prism.data.functions import Selection, published_solutions
 from prism.data.packages import find_packages
-from prism.data.text import load_tokenizer
+from prism.data.text import check_vocabulary, load_tokenizer, train_tokenizer
 from prism.evaluation.record import Stopwatch, plain
 
 
@@ -27,7 +27,7 @@ class Functions(Command):
     packages: tuple[Path, ...] = ()
     """Wheels (.whl), sources (.tar.gz), folders of them, or site-packages folders. pip download --no-deps fetches them."""
     output: Path
-    """Folder for the corpus. With --tokenizer alone, one that holds it already."""
+    """Folder for the corpus. With --tokenizer or --vocabulary alone, one that holds it already."""
     published: tuple[Path, ...] = ()
     """Files of programming tasks (HumanEval.jsonl.gz, mbpp.jsonl, …): functions like their solutions are left out."""
     longest: int = 60
@@ -42,6 +42,8 @@ class Functions(Command):
     """Of the choice of packages that are held out."""
     tokenizer: str | None = None
     """Folder or hub name of a tokenizer: write the functions as tokens, too, into OUTPUT/tokens."""
+    vocabulary: int | None = None
+    """Instead of --tokenizer: make one of so many tokens from the functions for training."""
     workers: int = os.cpu_count() or 1
     """Processes that read packages; the corpus does not depend on it."""
 
@@ -50,7 +52,11 @@ class Functions(Command):
         check_folder("--output", self.output)
         if self.longest < 1 or self.workers < 1:
             raise ValueError(f"--longest {self.longest} and --workers {self.workers} must both be at least 1.")
-        if not self.packages and self.tokenizer is None:
+        if self.tokenizer is not None and self.vocabulary is not None:
+            raise ValueError("--tokenizer names one that is there and --vocabulary makes one; give either, not both.")
+        if self.vocabulary is not None:
+            check_vocabulary(self.vocabulary)
+        if not self.packages and self.tokenizer is None and self.vocabulary is None:
             raise ValueError("--packages: name wheels, source archives, or folders of them.")
 
     def run(self) -> dict[str, Any]:
@@ -65,13 +71,21 @@ class Functions(Command):
             f"licence; of {corpus.manifest['found']:,} functions dropped: {dropped}"
         )
         tokens = {}
-        if self.tokenizer is not None:
-            tokens = write_rows(corpus, load_tokenizer(self.tokenizer), self.output / "tokens")
+        if (tokenizer := self._tokenizer(corpus)) is not None:
+            tokens = write_rows(corpus, tokenizer, self.output / "tokens")
             for name, count in tokens.items():
                 console.print(f"{name}: {count['tokens']:,} tokens")
         record = clock.record("functions", self, seed=self.seed)
         show_record(record)
         return {"splits": splits, "dropped": corpus.manifest["dropped"], "tokens": tokens, "record": plain(record)}
+
+    def _tokenizer(self, corpus: FunctionCorpus) -> Any:
+        """The one that is named, made, or none."""
+        if self.tokenizer is not None:
+            return load_tokenizer(self.tokenizer)
+        if self.vocabulary is not None:
+            return train_tokenizer((function.text for function in corpus.functions("train")), self.vocabulary)
+        return None
 
     def _corpus(self) -> FunctionCorpus:
         if not self.packages:

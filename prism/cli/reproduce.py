@@ -132,12 +132,13 @@ class ReproduceFunctions(Reproduction):
     """
 
     data: Path
-    """A folder of prism functions, made with --tokenizer."""
+    """A folder of prism functions, made with --tokenizer or --vocabulary."""
     scale: str = "tiny"
-    """full (one H200), or tiny (a CPU, seconds; it shows that everything runs and writes nonsense)."""
+    """full (one H200), small (two CPU cores, hours; for functions of a small --vocabulary), or tiny (a CPU, seconds; it shows
+    that everything runs and writes nonsense)."""
     base: str | None = None
-    """Folder, hub name or GGUF file of a Llama or Qwen2 with the same tokenizer, to adapt; left out, a DiT is trained from
-    scratch."""
+    """Folder, hub name or GGUF file of a Llama or Qwen2 with the same tokenizer, to adapt; left out, one is trained from
+    nothing."""
     tasks: str = ""
     """Programming tasks to solve and run in a sandbox, separated by commas: files, or sets on the hub (humaneval, mbpp)."""
 

@@ -221,17 +221,20 @@ def _brings_code(folder: Path) -> bool:
     return any(config.is_file() and "auto_map" in json.loads(config.read_text(encoding="utf-8")) for config in configs)
 
 
+def check_vocabulary(size: int) -> None:
+    """Whether a tokenizer of so many tokens can be made."""
+    least = 256 + 2
+    if size < least:
+        raise TextError(f"vocabulary={size}: all bytes, an end of text and a mask are {least}; take {least} or more.")
+
+
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
     """A byte-level BPE of at most so many tokens made for these texts, an end of text and a mask among them."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
+    check_vocabulary(vocabulary)
     end, mask, alphabet = "<|endoftext|>", "<|mask|>", pre_tokenizers.ByteLevel.alphabet()
-    least = len(alphabet) + 2
-    if vocabulary < least:
-        raise TextError(
-            f"vocabulary={vocabulary}: bytes, an end of text and a mask are {least}; take that many or more."
-        )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

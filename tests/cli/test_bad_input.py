@@ -44,13 +44,15 @@ reproduce known-truth --truth nowhere.bin | nowhere.bin cannot be read
 evaluate text --texts nowhere.jsonl | nowhere.jsonl: no such file
 reproduce functions --data {{o}} | There is no folder
 reproduce functions --data {{f}} | manifest.json
-reproduce functions --data {{f}} --scale paper | choose from full, tiny
+reproduce functions --data {{f}} --scale paper | choose from full, small, tiny
 functions --output {{o}} | --packages
 functions --output {{o}} --packages nowhere | nowhere: no such file or folder
 functions --output {{o}} --packages {{f}}/empty.txt | no package in what was given
 functions --output {{o}} --packages {{f}} --longest 0 | must both be at least 1
 functions --output {{f}}/empty.txt --packages {{f}} | that is a file
 functions --output {{o}} --tokenizer {{f}}/words | There is no folder
+functions --output {{o}} --tokenizer {{f}}/words --vocabulary 400 | give either, not both
+functions --output {{o}} --packages {{f}} --vocabulary 8 | take 258 or more
 {EVALUATE} --stpes 3 | did you mean '--steps'
 {EVALUATE} --polcy prism | did you mean '--policy'
 {EVALUATE} --sed 3 | did you mean '--seed'

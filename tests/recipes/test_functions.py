@@ -14,6 +14,8 @@ from texts import write_tokenizer
 from wheels import write_packages
 
 from prism.cli import main
+from prism.data.function_corpus import FunctionCorpus
+from prism.data.text import load_tokenizer, vocabulary_size
 from prism.evaluation.functions import Cost
 from prism.models.hub import load_backbone, load_model
 from prism.models.llama import Llama
@@ -141,7 +143,18 @@ def test_blocks(root: Path) -> None:
     }
     assert ways == counted | {(n, "vanilla", 0) for n in TINY.block_steps}
     assert all((row["remasks"] > 0) == (row["k_block"] > 0) for row in found["rows"])
-    assert not (root / "results" / "caches.json").exists()  # a DiT keeps none
+
+
+def test_caches_are_compared_with_none(root: Path) -> None:
+    rows = json.loads((root / "results" / "caches.json").read_text())["rows"]
+    kinds = ["none", "dual cache", f"dual cache, all anew every {TINY.refresh} steps", "prefix cache"]
+    assert [(row["policy"], row["cache"]) for row in rows] == [
+        (p, kind) for p in ("vanilla", "prism") for kind in kinds
+    ]
+    assert len({row["nfe"] for row in rows}) == 1
+    blocks = json.loads((root / "results" / "blocks.json").read_text())["rows"]
+    without = [row for row in rows if row["cache"] == "none"]
+    assert all({name: row[name] for name in row if name != "cache"} in blocks for row in without)  # written once
 
 
 def test_tasks_are_run(root: Path) -> None:
@@ -229,12 +242,7 @@ def test_a_causal_model_is_adapted(root: Path, tmp_path: Path) -> None:
     model = load_backbone(study.pretrained())
     assert isinstance(model, Llama)
     assert model.facts.mask_id == 320
-    rows = caches(study)["rows"]
-    kinds = ["none", "dual cache", f"dual cache, all anew every {TINY.refresh} steps", "prefix cache"]
-    assert [(row["policy"], row["cache"]) for row in rows] == [
-        (p, kind) for p in ("vanilla", "prism") for kind in kinds
-    ]
-    assert len({row["nfe"] for row in rows}) == 1
+    assert len(caches(study)["rows"]) == 8
     theirs("llama", vocab_size=100).save_pretrained(tmp_path / "small")
     other = FunctionsStudy(TINY, Workshop(tmp_path / "m", tmp_path / "r"), root / "corpus", str(tmp_path / "small"))
     with pytest.raises(ValueError, match="make them anew with its own tokenizer"):
@@ -250,3 +258,16 @@ def test_functions_command(root: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert run("functions", "--packages", tmp_path / "none", "--output", tmp_path / "c") == 2
     assert "no such file or folder" in capsys.readouterr().err
     assert not (tmp_path / "c").exists()
+
+
+def test_a_tokenizer_is_made_from_what_is_learnt_from(root: Path, tmp_path: Path) -> None:
+    """Each corpus has its own; made again it is the same, or the tokens would be refused."""
+    shutil.copytree(root / "corpus", tmp_path / "corpus", ignore=shutil.ignore_patterns("tokens"))
+    made = ["functions", "--output", tmp_path / "corpus", "--vocabulary", "400"]
+    assert run(*made) == run(*made) == 0
+    tokens = tmp_path / "corpus" / "tokens"
+    tokenizer = load_tokenizer(tokens / "tokenizer")
+    assert vocabulary_size(tokenizer) == 400
+    assert json.loads((tokens / "rows.json").read_text())["vocab_size"] == 400
+    function = next(FunctionCorpus.load(tmp_path / "corpus").functions("test"))
+    assert tokenizer.decode(tokenizer.encode(function.text)) == function.text

@@ -1,7 +1,7 @@
 """Python functions completed from signature and docstring: the paper's question about code (Section 4.3), at a size one GPU
 can train.
 
-A causal language model is adapted, or a DiT trained from scratch, on whole functions; then it learns to write bodies; then
+A causal language model is adapted, or a Llama trained from nothing, on whole functions; then it learns to write bodies; then
 PRISM teaches it to doubt what it wrote. Every method writes the bodies of the same held-out functions, of packages no model
 has seen, and is judged by whether they are Python and use only names that exist, without running anything; and, where it is
 given programming tasks, it solves them, and they are run.
@@ -36,12 +36,11 @@ from prism.losses.prism import PrismLoss
 from prism.models.adapt import adapt, widening
 from prism.models.attach import PrismModel, attach
 from prism.models.backbone import Backbone
-from prism.models.dit import DiT, DiTConfig
 from prism.models.folder import Folder
 from prism.models.heads import HeadConfig, OddsConfig
 from prism.models.hub import load_backbone
 from prism.models.judge import Judged
-from prism.models.llama import Llama
+from prism.models.llama import Llama, LlamaConfig
 from prism.recipes.reproduce.workshop import Model, Workshop, on_cpu, on_gpu, to_sample
 from prism.recipes.sampling import Sampling
 from prism.sampling.draw import Draw
@@ -62,8 +61,8 @@ class Scale:
     finetuning: Optimisation
     """With PRISM, on bodies."""
     hidden_size: int
-    """Of the DiT, where no causal model is given."""
-    blocks: int
+    """Of the Llama that is trained from nothing, where no causal model is given."""
+    layers: int
     heads: int
     loss: PrismLoss
     length: int = 256
@@ -98,22 +97,48 @@ class Scale:
         return OddsConfig(hidden_size, heads=max(1, hidden_size // 64))
 
 
+def _on_two_cores(steps: int, **settings: Any) -> Optimisation:
+    """How a model is trained that a CPU can train in an hour."""
+    return replace(on_gpu(steps, 64, looks=5, **settings), compile=False, ema=0.995)
+
+
 SCALES: dict[str, Scale] = {
     "full": Scale(
         pretraining=on_gpu(4_000, 256, lr=3e-4, warmup=200, looks=3),
         conditioning=on_gpu(1_400, 256, lr=2e-4, warmup=100, looks=3),
         finetuning=on_gpu(600, 256, lr=1e-3, warmup=50, looks=2),
         hidden_size=768,
-        blocks=12,
+        layers=12,
         heads=12,
         loss=PrismLoss(k=8, ys=4, regulariser=0.0, order=TopProbability(), draw=Draw(nucleus=0.9)),
+    ),
+    "small": Scale(  # 4M parameters; functions in a vocabulary of their own, of about 4,096 tokens
+        pretraining=_on_two_cores(1_000, lr=1e-3, muon_lr=3e-3, warmup=50),
+        conditioning=_on_two_cores(1_800, lr=7e-4, muon_lr=2e-3, warmup=50),
+        finetuning=_on_two_cores(300, lr=1e-3, warmup=30),
+        hidden_size=192,
+        layers=6,
+        heads=3,
+        loss=PrismLoss(k=8, ys=4, regulariser=0.0, order=TopProbability(), draw=Draw(nucleus=0.9)),
+        length=96,
+        longest_prompt=56,
+        functions=512,
+        at_once=64,
+        steps=(32, 16, 8),
+        swept_steps=(16, 8),
+        swept_ks=(2, 4, 8),
+        transfer_steps=16,
+        block=16,
+        block_steps=(32, 16),
+        k_blocks=(2, 4),
+        solving_steps=(16, 8),
     ),
     "tiny": Scale(
         pretraining=on_cpu(6, 8, lr=1e-3),
         conditioning=on_cpu(4, 8, lr=1e-3),
         finetuning=on_cpu(4, 8, lr=1e-3),
         hidden_size=32,
-        blocks=1,
+        layers=1,
         heads=2,
         loss=PrismLoss(k=4, regulariser=0.0, order=TopProbability()),
         length=320,
@@ -204,7 +229,7 @@ class FunctionsStudy:
             lambda: WholeFunctions(self._training, seed=0),
             lambda: self._held_out(bodies=False),
             self.scale.pretraining,
-            each_step=self._widening,
+            each_step=None if self.base is None else self._widening,
         )
 
     def _begin(self) -> Backbone:
@@ -218,14 +243,25 @@ class FunctionsStudy:
                     "make them anew with its own tokenizer: prism functions --tokenizer"
                 )
             return adapted.to(self.device)
-        width, blocks, heads = self.scale.hidden_size, self.scale.blocks, self.scale.heads
-        return DiT(DiTConfig(known + 1, known, self.scale.length, width, blocks, heads))
+        width, heads = self.scale.hidden_size, self.scale.heads
+        return Llama(
+            LlamaConfig(
+                vocab_size=known + 1,
+                mask_id=known,
+                length=self.scale.length,
+                hidden_size=width,
+                layers=self.scale.layers,
+                heads=heads,
+                kv_heads=heads,
+                intermediate_size=8 * width // 3,
+                head_size=width // heads,
+            )
+        )
 
     def _widening(self, model: Model) -> Callable[[int], object]:
         """Only a causal model has to learn to look ahead."""
-        if isinstance(model, Llama):
-            return widening(model, self.scale.pretraining.steps // 2)
-        return lambda step: None
+        assert isinstance(model, Llama)
+        return widening(model, self.scale.pretraining.steps // 2)
 
     def conditioned(self) -> Path:
         """The same, having learnt to write bodies."""

@@ -231,7 +231,7 @@ def results_of(study: FunctionsStudy) -> dict[str, Callable[[FunctionsStudy], di
         "sweep": sweep,
         "transfer": transfer,
         "blocks": blocks,
-        **({"caches": caches} if study.base is not None else {}),  # a DiT keeps no cache
+        "caches": caches,
         **({"solved": solved} if study.tasks else {}),
         **{f"corrections_{steps}": corrected(steps) for steps in study.scale.steps},
     }
