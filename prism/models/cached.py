@@ -73,9 +73,10 @@ class Cached:
         return self.model.prediction(hidden, tokens, attend)
 
     def is_outdated(self, before: Tokens, was: Mask, tokens: Tokens, window: Mask) -> Bool[Tensor, ""]:
-        """A block begins, or something outside it changed."""
+        """A block begins, or something outside it changed. What leaves the window has been computed until now and stays as it
+        was."""
         begins = (~window | (tokens == self.facts.mask_id)).all()  # also of another run, over the same positions
-        return begins | ((window != was) | (~window & (tokens != before))).any()
+        return begins | ((window & ~was) | (~was & (tokens != before))).any()
 
     def width(self, block: int) -> int | None:
         """Of a part; None with the prefix alone, where it shrinks from block to block."""

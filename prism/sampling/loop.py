@@ -38,7 +38,7 @@ class Windowed(Denoiser, Protocol):
     """A model that may save itself work where the loop will not look."""
 
     def predict_window(self, tokens: Tokens, attend: Mask | None, window: Mask) -> Prediction:
-        """A prediction that need only be right at the positions of `window`."""
+        """A prediction that need only be right at the positions of `window`, and everywhere when that has new ones."""
 
 
 @runtime_checkable
@@ -133,13 +133,19 @@ def turn(
     room: int | None = None,
 ) -> tuple[Step, Progress]:
     """One turn of the loop. With `room`, at most that many tokens can be written, and nothing waits for the device."""
-    state = replace(progress.state, window=plan.window(progress.state.step))
+    state = replace(progress.state, window=plan.window(progress.state))
     if isinstance(model, Windowed):
         prediction = model.predict_window(state.tokens, state.attend, state.editable)
     else:
         prediction = model.predict(state.tokens, state.attend)
     now = Moment(
-        state, prediction, plan.budget(state), noise.at(state.step), draw, None if room is None else plan.widest
+        state,
+        prediction,
+        plan.budget(state),
+        noise.at(state.step),
+        draw,
+        None if room is None else plan.widest,
+        plan.settled(state.step) & ~state.frozen if policy.reopens else None,
     )
     edit = policy.decide(now)
     after = state.after(edit, edit.draft or now.draft(edit.write, room))
@@ -217,7 +223,7 @@ class Plan:
             end=numbers[3],
             t=numbers[4],
             s=numbers[5],
-            widest=free.shape[0] * min(size, free.shape[1]),
+            widest=free.shape[0] * min(size + policy.reopens, free.shape[1]),
             schedule=schedule,
             rests_when_full=policy.rests_when_full,
             may_end_early=policy.rests_when_full
@@ -234,8 +240,11 @@ class Plan:
     def _over(self, step: Counts) -> Tensor:
         return (step >= self.longest) | (self._now(self.block, step) < 0)
 
-    def window(self, step: Counts) -> Mask:
-        return (self.block_of == self._now(self.block, step)[:, None]) & ~self._over(step)[:, None]
+    def window(self, state: State) -> Mask:
+        """The block being written, and what was taken back of earlier ones, until it is written again."""
+        now = self._now(self.block, state.step)[:, None]
+        reopened = (self.block_of < now) & (state.tokens == state.mask_id)
+        return ((self.block_of == now) | reopened) & ~self._over(state.step)[:, None]
 
     def budget(self, state: State) -> Budget:
         t, s = self._now(self.t, state.step), self._now(self.s, state.step)
@@ -250,13 +259,15 @@ class Plan:
         )
 
     def next(self, after: State) -> Counts:
-        """The next step, or the next block's first one where this block has no masks left."""
+        """The next step, or the next block's first one where no masks are left in this one, or reopened by it."""
         if not self.rests_when_full:
             return after.step + 1
-        return torch.where(after.masked.any(1), after.step + 1, self._now(self.end, after.step))
+        masked = replace(after, window=self.window(after)).masked
+        return torch.where(masked.any(1), after.step + 1, self._now(self.end, after.step))
 
     def settled(self, step: Counts) -> Mask:
-        """Positions that rows at these steps will not touch again: those of the blocks they have finished."""
+        """Positions of the blocks that rows at these steps have finished: they will not touch them again, unless the policy
+        takes up earlier blocks."""
         return (self.block_of < self._now(self.block, step)[:, None]) | self._over(step)[:, None]
 
     def finished(self, state: State) -> Bool[Tensor, ""]:

@@ -35,6 +35,8 @@ class Moment:
     widest: int | None = None
     """How many positions may be editable at the most, in all rows together, where it must not wait for the device to count
     them."""
+    earlier: Mask | None = None
+    """Generated positions of the blocks before this one, for policies that reopen them."""
 
     def draft(self, where: Mask, most: int | None = None) -> Draft:
         """Tokens drawn at the positions of `where`, of which there are at most `most`; asking twice for a position draws the
@@ -127,6 +129,11 @@ class Policy(ABC):
     def rests_when_full(self) -> bool:
         """Whether a row without masks is finished; ReMDM's chain goes on and takes tokens back."""
         return True
+
+    @property
+    def reopens(self) -> int:
+        """How many tokens of earlier blocks it takes back when a block begins, at the most."""
+        return 0
 
 
 @dataclass(frozen=True)

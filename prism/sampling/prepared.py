@@ -149,7 +149,7 @@ class Prepared:
     def _prepare_keeping(self, model: Keeping, asked: _Running, room: int | None) -> None:
         running, length = self._running, asked.progress.state.tokens.shape[1]
         assert running is not None
-        width = model.width(min(self.block or length, length))
+        width = model.width(min((self.block or length) + self.policy.reopens, length))
         assert width is not None
         self._said = torch.zeros(2, dtype=torch.bool, device=asked.noise.keys.device)
 
@@ -157,7 +157,7 @@ class Prepared:
             plan = running.plan
             given = _Given(model, hidden)
             made, done = turn(given, self.policy, plan, running.noise, self.draw, running.progress, room=room)
-            was, now = made.before, replace(done.state, window=plan.window(done.state.step))
+            was, now = made.before, replace(done.state, window=plan.window(done.state))
             outdated = model.is_outdated(was.tokens, was.editable, now.tokens, now.editable)
             self._said.copy_(torch.stack([outdated, plan.finished(now)]))
             _write(running.progress, done)
@@ -167,7 +167,7 @@ class Prepared:
         @torch.no_grad()
         def anew() -> None:
             state = running.progress.state
-            window = running.plan.window(state.step) & ~state.frozen
+            window = running.plan.window(state) & ~state.frozen
             decision(model.everything(state.tokens, state.attend, window, width).hidden)
 
         @torch.no_grad()

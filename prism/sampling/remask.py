@@ -99,7 +99,7 @@ class Centred(Amount):
 
 
 @dataclass(frozen=True)
-class _Lowest(Remasker):
+class Lowest(Remasker):
     """Takes back the tokens with the lowest score, as many as `amount` says, while `phase` is on."""
 
     amount: Amount
@@ -116,7 +116,7 @@ class _Lowest(Remasker):
 
 
 @dataclass(frozen=True)
-class LowQuality(_Lowest):
+class LowQuality(Lowest):
     """PRISM: the lowest g^i(x), from the scalar head in the same forward pass (Kim et al. 2026, Section 3.3)."""
 
     cite: ClassVar[str] = "kim2026prism"
@@ -126,7 +126,7 @@ class LowQuality(_Lowest):
 
 
 @dataclass(frozen=True)
-class LowLikelihood(_Lowest):
+class LowLikelihood(Lowest):
     """The lowest f^i(x^i | x), the model's own probability of the token it sees there.
 
     On a model tuned with the likelihood loss this is likelihood-PRISM (Kim et al. 2026, Appendix D.6); on a plain one it
@@ -141,7 +141,7 @@ class LowLikelihood(_Lowest):
 
 
 @dataclass(frozen=True)
-class EntropyAware(_Lowest):
+class EntropyAware(Lowest):
     """The lowest f^i(x^i)·exp H(f^i): spares tokens where many others would do as well (Kim et al. 2026, App. D.6)."""
 
     cite: ClassVar[str] = "kim2026prism"
@@ -153,7 +153,7 @@ class EntropyAware(_Lowest):
 
 
 @dataclass(frozen=True)
-class LowConfidence(_Lowest):
+class LowConfidence(Lowest):
     """The lowest probability a token had *when it was committed* (ReMDM-conf's score with a count: ReMDM-LLaDA)."""
 
     cite: ClassVar[str] = "wang2025remasking"
@@ -163,7 +163,7 @@ class LowConfidence(_Lowest):
 
 
 @dataclass(frozen=True)
-class Anywhere(_Lowest):
+class Anywhere(Lowest):
     """Uniformly random tokens (ReMDM with a count)."""
 
     cite: ClassVar[str] = "wang2025remasking"
@@ -172,4 +172,4 @@ class Anywhere(_Lowest):
         return now.uniform(Purpose.REMASK)
 
 
-ALL_REMASKERS: tuple[type[_Lowest], ...] = (LowQuality, LowLikelihood, EntropyAware, LowConfidence, Anywhere)
+ALL_REMASKERS: tuple[type[Lowest], ...] = (LowQuality, LowLikelihood, EntropyAware, LowConfidence, Anywhere)
