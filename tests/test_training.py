@@ -344,7 +344,7 @@ def test_deepspeed_in_another_way_than_zero_2_is_refused(
 
 def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(ValueError, match="is not empty; set resume"):
+    with pytest.raises(ValueError, match=r"is not empty; set resume \(--resume true\) to go on with it"):
         pretrain(tmp_path, tiny_dit())
 
 

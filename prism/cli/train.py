@@ -243,6 +243,15 @@ def _own_gpu() -> torch.device:
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
+def _home(*, packed: bool) -> torch.device:
+    """Where a model is read to: this process's GPU, past the host's memory. The host where there is none, and where one GPU is
+    not to hold the whole model: cut up among several it gets its part, packed into four bits it gets it layer by layer."""
+    from accelerate.utils import parse_flag_from_env
+
+    to_gpu = torch.cuda.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU")
+    return _own_gpu() if to_gpu and not packed and launched()[1] == 1 else torch.device("cpu")
+
+
 @dataclass(frozen=True)
 class _Fitted:
     held_out: dict[str, float]
@@ -298,7 +307,7 @@ class Pretrain(MaskingOptions, _Run):
 
 @dataclass(frozen=True, kw_only=True)
 class Adapt(MaskingOptions, _Run):
-    """Make a masked diffusion model of a causal one (Llama, Qwen2): a mask token, attention to both sides, and training."""
+    """Make a masked diffusion model of a causal Llama, Mistral or Qwen: a mask token, attention to both sides, and training."""
 
     model: str
     """Folder, hub name or GGUF file of the causal model."""
@@ -374,7 +383,8 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
         local = inside if inside.is_dir() else Path(self.model)
         source = str(local.resolve()) if local.is_dir() else self.model
         found = list(self.read_conversations(self.data)) if self.holds_conversations(self.data) else None
-        backbone = load_backbone(source, dtype=self.base_dtype(), mask_id=self.mask_id)
+        home = _home(packed=self.in_four_bits)
+        backbone = load_backbone(source, dtype=self.base_dtype(), device=home, mask_id=self.mask_id)
         if found is None:
             material = self.read(self.seed, backbone.facts.vocab_size)
         else:

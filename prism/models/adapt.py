@@ -29,8 +29,8 @@ def adapt(
     known: int | None = None,
     length: int | None = None,
 ) -> Llama:
-    """The Llama or Qwen2 in a folder, on the hub or in a GGUF file (which transformers and the gguf package turn into float32),
-    with a token for the mask: an average token to begin with.
+    """The Llama, Mistral, Qwen2 or Qwen3 in a folder, on the hub or in a GGUF file (which transformers and the gguf package
+    turn into float32), with a token for the mask: an average token to begin with.
 
     It still attends to the past alone; `widening` changes that. The mask is one token more unless `mask_id` gives it a row the
     model has and its tokenizer does not use; `known` is how many tokens that knows, the mask included, where there are fewer
@@ -43,7 +43,7 @@ def adapt(
         folder = Folder(locate(name_or_path))
         config, tensors = folder.json("config.json"), weights(folder)
     try:
-        causal = LlamaConfig.of_causal(config, mask_id=0)
+        causal = LlamaConfig.of_causal(config, mask_id=0, length=length)
     except (KeyError, ValueError) as error:
         raise ModelError(f"{source} cannot be adapted: {first_line(error)}") from error
     mask = causal.vocab_size if mask_id is None else mask_id
@@ -58,7 +58,6 @@ def adapt(
         vocab_size=rows,
         mask_id=mask,
         shifted=shifted,
-        length=length or causal.length,
         known=None if known is None or known >= rows else known,
     )
     own = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}

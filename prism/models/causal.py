@@ -19,7 +19,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from prism.models.dit import rotate
 from prism.models.folder import ModelError
 from prism.models.llama import Attention, Layer, Llama, LlamaConfig, attention
 from prism.noise import Noise, Purpose
@@ -122,8 +121,7 @@ class _Page:
         self.tokens.index_copy_(1, self.position, drawn[:, None])
 
     def _attend(self, part: Attention, x: Tensor, rotation: tuple[Tensor, ...], keys: Tensor, values: Tensor) -> Tensor:
-        q, k, v = (part.split(project(x)) for project in (part.q_proj, part.k_proj, part.v_proj))
-        q, k = (rotate(each, (rotation[0], rotation[1])) for each in (q, k))
+        q, k, v = part.heads(x, rotation)
         keys.index_copy_(2, self.position, k.to(keys.dtype))
         values.index_copy_(2, self.position, v.to(values.dtype))
         return part.o_proj(look_back(q, keys, values, self.position).transpose(1, 2).flatten(2))

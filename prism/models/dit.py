@@ -8,7 +8,7 @@ learned constant.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -26,6 +26,8 @@ from prism.state import Hidden, Mask, Tokens
 
 Rotation = tuple[Float[Tensor, "l r"], Float[Tensor, "l r"]]
 """Cosines and sines of every position."""
+Scaling = Callable[[Float[Tensor, " r"]], Float[Tensor, " r"]]
+"""What a model trained further on longer texts makes of the rates at which its pairs turn."""
 Places = Int[Tensor, "b m"]
 """Some positions of every row."""
 SHORT = 128
@@ -353,9 +355,9 @@ class Rotary(nn.Module):
     known = 4096
     """Positions in the table; those of longer sequences are computed."""
 
-    def __init__(self, head_size: int, base: float = 10_000.0) -> None:
+    def __init__(self, head_size: int, base: float = 10_000.0, scaling: Scaling | None = None) -> None:
         super().__init__()
-        self.head_size, self.base = head_size, base
+        self.head_size, self.base, self.scaling = head_size, base, scaling
         cos, sin = self._angles(self.known, torch.device("cpu"))  # real even where the weights are still on "meta"
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
@@ -367,6 +369,7 @@ class Rotary(nn.Module):
 
     def _angles(self, length: int, device: torch.device) -> Rotation:
         rates = self.base ** (-torch.arange(0, self.head_size, 2, device=device).float() / self.head_size)
+        rates = rates if self.scaling is None else self.scaling(rates)
         angles = torch.arange(length, device=device).float()[:, None] * rates
         return angles.cos(), angles.sin()
 

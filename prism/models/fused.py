@@ -90,12 +90,14 @@ class Before(nn.Module):
         super().__init__()
         parts = (layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj)
         self.norm, self.qkv = _shared(layer.input_layernorm, dtype), _joined(parts, dtype)
+        self.q_norm, self.k_norm = (_shared(part, dtype) for part in (layer.self_attn.q_norm, layer.self_attn.k_norm))
         self.head_size = layer.self_attn.head_size
         self.sizes = [part.out_features // self.head_size for part in parts]
 
     def forward(self, x: Float[Tensor, "b l d"], rotation: Turns) -> tuple[Float[Tensor, "b h l s"], ...]:
-        heads = self.qkv(self.norm(x)).unflatten(-1, (-1, self.head_size)).transpose(1, 2)
-        q, k, v = heads.split(self.sizes, dim=1)
+        heads = self.qkv(self.norm(x)).unflatten(-1, (-1, self.head_size))
+        q, k, v = heads.split(self.sizes, dim=2)
+        q, k, v = (part.transpose(1, 2) for part in (self.q_norm(q), self.k_norm(k), v))
         return rotate(q, rotation), rotate(k, rotation), v
 
 

@@ -26,11 +26,11 @@ from prism.models.dit import DiT, DiTConfig
 from prism.models.folder import CorrectorError, Folder, ModelError, check_tensors, first_line, write_json, write_tensors
 from prism.models.llama import Llama, LlamaConfig
 from prism.models.masked_lm import MaskedLM
-from prism.models.published import dream_config, dream_name, known_tokens, llada_config, llada_name
+from prism.models.published import BLOCK_CAUSAL, dream_config, dream_name, known_tokens, llada_config, llada_name
 
-_OURS: dict[str, tuple[type[DiT] | type[Llama], type[DiTConfig] | type[LlamaConfig]]] = {
+_OURS: dict[str, tuple[type[DiT] | type[Llama], Callable[..., DiTConfig | LlamaConfig]]] = {
     "prism-dit": (DiT, DiTConfig),
-    "prism-llama": (Llama, LlamaConfig),
+    "prism-llama": (Llama, LlamaConfig.of_saved),
 }
 """The kinds of `config.json` written here."""
 _MDLM_FIELDS = {
@@ -65,8 +65,8 @@ def load_backbone(
     backbone: Backbone
     if kind in _OURS:
         settings = {key: value for key, value in config.items() if key != "model_type"}
-        model_type, config_type = _OURS[kind]
-        backbone = _load(folder, lambda: model_type(config_type(**settings | chosen)), device, dtype)  # type: ignore[arg-type]
+        model_type, configured = _OURS[kind]
+        backbone = _load(folder, lambda: model_type(configured(**settings | chosen)), device, dtype)  # type: ignore[arg-type]
     elif kind == "mdlm":
         settings = _mdlm_settings(config, folder) | chosen
         backbone = _load(folder, lambda: DiT(DiTConfig(**settings)), device, dtype, _mdlm_name)
@@ -77,6 +77,11 @@ def load_backbone(
         backbone = _load(folder, lambda: Llama(dream_config(config, mask_id, known)), device, dtype, dream_name)
     elif kind in _masked_lm_kinds():
         backbone = MaskedLM.from_pretrained(folder.path, mask_id, dtype=dtype)
+    elif kind in BLOCK_CAUSAL:
+        raise ModelError(
+            f"{folder.path} holds a model of type {kind!r}, which is block-causal: a position sees its own block and those "
+            f"before it. Missing here: {BLOCK_CAUSAL[kind]}; give one that sees both sides (LLaDA-8B, iLLaDA, Dream)."
+        )
     else:
         raise ModelError(
             f"{folder.path} holds a model of type {kind!r}, which is no masked diffusion model known here; "

@@ -1,4 +1,5 @@
-"""The transformer of Llama, Qwen2, LLaDA and Dream, in both directions: RMSNorm, rotary positions, grouped queries, SwiGLU.
+"""The transformer of Llama, Mistral, Qwen, LLaDA and Dream, in both directions: RMSNorm, rotary positions, grouped queries,
+SwiGLU.
 
 One implementation for the family. Modules have the names of transformers' Llama, so its weights load by name; what makes a
 causal model a masked diffusion model is the attention, here a number: the share of later positions a position may see.
@@ -6,7 +7,8 @@ causal model a masked diffusion model is the attention, here a number: the share
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +26,28 @@ Turns = tuple[Float[Tensor, "*n l r"], ...]
 """Cosines and sines of positions, the same for all rows or each row's own."""
 Keep = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Takes a layer's new keys and values and gives all of them."""
+_CAUSAL = ("llama", "mistral", "qwen2", "qwen3")
+"""Whose weights load by name."""
+
+
+@dataclass(frozen=True)
+class Llama3Scaling:
+    """Rotary positions of Llama 3.1 and 3.2: pairs that turn less than `low` times within the `original` length turn `factor`
+    times slower, those that turn more than `high` times as before, and those between are mixed of both."""
+
+    factor: float
+    low: float
+    high: float
+    original: int
+
+    def __post_init__(self) -> None:
+        if not (self.factor >= 1 and 0 < self.low < self.high and self.original >= 1):
+            raise ValueError(f"{self} needs factor >= 1, 0 < low < high and original >= 1; copy config.json again.")
+
+    def __call__(self, rates: Float[Tensor, " r"]) -> Float[Tensor, " r"]:
+        turns = self.original * rates / (2 * math.pi)
+        kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
+        return kept * rates + (1 - kept) * rates / self.factor
 
 
 @dataclass(frozen=True)
@@ -39,9 +63,12 @@ class LlamaConfig:
     intermediate_size: int
     head_size: int
     rope_theta: float = 10_000.0
+    rope_scaling: Llama3Scaling | None = None
     norm_eps: float = 1e-5
     qkv_bias: bool = False
     """Qwen2's and Dream's."""
+    qk_norm: bool = False
+    """Whether every head's queries and keys are normed before they are turned: Qwen3's."""
     tied: bool = False
     """Whether the output projection is the embedding."""
     shifted: bool = False
@@ -61,33 +88,66 @@ class LlamaConfig:
             raise ValueError(f"mask_id={self.mask_id} is outside the vocabulary 0..{self.vocab_size - 1}.")
 
     @staticmethod
-    def of_causal(config: dict[str, Any], mask_id: int) -> LlamaConfig:
-        """What the config.json of a Llama or Qwen2 says; what this family cannot express is refused."""
+    def of_saved(*, rope_scaling: Mapping[str, Any] | None = None, **settings: Any) -> LlamaConfig:
+        """What a config.json written here says."""
+        return LlamaConfig(rope_scaling=None if rope_scaling is None else Llama3Scaling(**rope_scaling), **settings)
+
+    @staticmethod
+    def of_causal(config: Mapping[str, Any], mask_id: int, length: int | None = None) -> LlamaConfig:
+        """What the config.json of a Llama, Mistral, Qwen2 or Qwen3 says, for sequences of `length`, its longest if left out;
+        what this family cannot express is refused."""
         kind = config.get("model_type")
-        if kind not in ("llama", "qwen2"):
-            raise ValueError(f"model_type {kind!r} is not of this family; give a llama or qwen2 checkpoint.")
-        scaling = config.get("rope_scaling") or {}
-        rope = config.get("rope_parameters") or {}  # transformers 5 keeps the two together
-        if {scaling.get("rope_type"), scaling.get("type"), rope.get("rope_type")} - {None, "default"}:
-            raise ValueError("Scaled rotary positions are not supported; take a checkpoint without rope_scaling.")
-        if config.get("use_sliding_window") or config.get("mlp_bias"):
-            raise ValueError("Sliding windows and biases in the MLP are not supported.")
+        if kind not in _CAUSAL:
+            known = f"{', '.join(_CAUSAL[:-1])} or {_CAUSAL[-1]}"
+            raise ValueError(f"model_type {kind!r} is not of this family; give a {known} checkpoint.")
+        activation = config.get("hidden_act", "silu")
+        if activation != "silu":
+            raise ValueError(f"hidden_act={activation!r} is not this family's; give a checkpoint with 'silu'.")
+        if config.get("mlp_bias"):
+            raise ValueError("mlp_bias=True: biases in the MLP are not supported; give a checkpoint without.")
+        if config.get("attention_bias") and kind in ("llama", "qwen3"):  # the others' code does not ask
+            raise ValueError("attention_bias=True: a bias after attention is not supported; give a checkpoint without.")
+        length = length or config["max_position_embeddings"]
+        windowed = kind == "mistral" or config.get("use_sliding_window")
+        window = config.get("sliding_window", 4096) if windowed else None  # transformers' default
+        if window is not None and window < length:
+            raise ValueError(
+                f"sliding_window={window} is shorter than sequences of {length} tokens, and attention here reaches all of "
+                f"them; adapt it to sequences of at most {window} (--length, length=…)."
+            )
+        rope = config.get("rope_scaling") or config.get("rope_parameters") or {}  # transformers 4, transformers 5
         heads = config["num_attention_heads"]
         return LlamaConfig(
             vocab_size=config["vocab_size"],
             mask_id=mask_id,
-            length=config["max_position_embeddings"],
+            length=length,
             hidden_size=config["hidden_size"],
             layers=config["num_hidden_layers"],
             heads=heads,
             kv_heads=config.get("num_key_value_heads") or heads,
             intermediate_size=config["intermediate_size"],
             head_size=config.get("head_dim") or config["hidden_size"] // heads,
-            rope_theta=config.get("rope_theta") or rope.get("rope_theta", 10_000.0),
+            rope_theta=rope.get("rope_theta") or config.get("rope_theta") or 10_000.0,
+            rope_scaling=_scaling(rope, config),
             norm_eps=config.get("rms_norm_eps", 1e-6),
-            qkv_bias=kind == "qwen2" or bool(config.get("attention_bias")),
+            qkv_bias=kind == "qwen2",
+            qk_norm=kind == "qwen3",
             tied=bool(config.get("tie_word_embeddings")),
         )
+
+
+def _scaling(rope: Mapping[str, Any], config: Mapping[str, Any]) -> Llama3Scaling | None:
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    share = rope.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+    if kind not in ("default", "llama3") or share not in (None, 1):
+        said = f"of type {kind!r}" if share in (None, 1) else f"of {share} of a head"
+        raise ValueError(
+            f"Scaled rotary positions {said} are not supported; take a checkpoint with none, or with llama3's."
+        )
+    if kind == "default":
+        return None
+    original = rope.get("original_max_position_embeddings") or config["max_position_embeddings"]
+    return Llama3Scaling(rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"], original)
 
 
 class Llama(Backbone):
@@ -106,7 +166,7 @@ class Llama(Backbone):
             suppressed=() if config.known is None else tuple(range(config.known, config.vocab_size)),
         )
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.rotary = Rotary(config.head_size, config.rope_theta)
+        self.rotary = Rotary(config.head_size, config.rope_theta, config.rope_scaling)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
         self.lm_head = None if config.tied else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
@@ -164,17 +224,23 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(d, config.kv_heads * size, bias=config.qkv_bias)
         self.v_proj = nn.Linear(d, config.kv_heads * size, bias=config.qkv_bias)
         self.o_proj = nn.Linear(config.heads * size, d, bias=False)
+        self.q_norm, self.k_norm = (
+            RMSNorm(size, config.norm_eps) if config.qk_norm else nn.Identity() for _ in range(2)
+        )
 
     def forward(
         self, x: Float[Tensor, "b l d"], rotation: Turns, visible: Bool[Tensor, "..."] | None, keep: Keep | None = None
     ) -> Float[Tensor, "b l d"]:
-        q, k, v = (self.split(part(x)) for part in (self.q_proj, self.k_proj, self.v_proj))
-        q, k = rotate(q, rotation), rotate(k, rotation)
+        q, k, v = self.heads(x, rotation)
         k, v = (k, v) if keep is None else keep(k, v)
         return self.o_proj(attention(q, k, v, visible).transpose(1, 2).flatten(2))
 
-    def split(self, x: Float[Tensor, "b l e"]) -> Float[Tensor, "b h l s"]:
-        return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+    def heads(self, x: Float[Tensor, "b l d"], rotation: Turns) -> tuple[Float[Tensor, "b h l s"], ...]:
+        """Queries, keys and values, the first two turned to their positions."""
+        parts = (self.q_proj, self.k_proj, self.v_proj)
+        q, k, v = (part(x).unflatten(-1, (-1, self.head_size)) for part in parts)
+        q, k, v = (part.transpose(1, 2) for part in (self.q_norm(q), self.k_norm(k), v))
+        return rotate(q, rotation), rotate(k, rotation), v
 
 
 def attention(

@@ -36,7 +36,10 @@ class MaskedLM(Backbone):
         mask_id = getattr(model.config, "mask_token_id", None) if mask_id is None else mask_id
         known = model.get_input_embeddings().num_embeddings
         if mask_id is None or not 0 <= mask_id < known:
-            raise ModelError(f"mask_id={mask_id} is not one of the {known} ids of this model; pass mask_id=….")
+            raise ModelError(
+                f"mask_id={mask_id} is not one of the {known} ids of this model; say which one the mask is "
+                "(--mask_id ID, mask_id=ID)."
+            )
         pad_id = getattr(model.config, "pad_token_id", None)
         self.facts = Facts(mask_id, projection.out_features, projection.in_features, pad_id=pad_id)
         self.max_length = _max_length(model)

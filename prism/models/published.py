@@ -7,7 +7,7 @@ load into `Llama` by name.
 - Dream-7B, Dream-Coder and DiffuCoder: Qwen2's names and biases, predictions read one position to the left, and a vocabulary
   padded beyond what the tokenizer knows.
 - Block-causal models (LLaDA2.x, SDAR) would need attention to one's own block and those before it (`Topology.BLOCK_CAUSAL`),
-  mixtures of experts for LLaDA2, and quality judged without the right context; they are refused.
+  mixtures of experts for LLaDA2, and quality judged without the right context; they are refused (`BLOCK_CAUSAL`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,16 @@ from prism.models.llama import LlamaConfig
 
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj")
 """Where the paper puts LoRA, in both families; the vocabulary projection has a name of its own here."""
+
+_BLOCKS = "attention that ends with the block, and quality judged without what follows it"
+BLOCK_CAUSAL = {
+    "bd3lm": _BLOCKS,
+    "Fast_dLLM_Qwen": _BLOCKS,
+    "llada2_moe": f"mixtures of experts, {_BLOCKS}",
+    "sdar": _BLOCKS,
+    "sdar_moe": f"mixtures of experts, {_BLOCKS}",
+}
+"""Kinds of `config.json` that are refused, and what they would need."""
 
 _LLADA_NAMES = {
     "attn_norm": "input_layernorm",
@@ -92,7 +102,7 @@ def dream_name(name: str) -> str:
 def _mask_id(config: Mapping[str, Any], mask_id: int | None) -> int:
     found = config.get("mask_token_id") if mask_id is None else mask_id
     if found is None:
-        raise ValueError("config.json names no mask_token_id; pass mask_id=…")
+        raise ValueError("it names no mask_token_id; say which id the mask has (--mask_id ID, mask_id=ID)")
     return int(found)
 
 

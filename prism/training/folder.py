@@ -62,7 +62,9 @@ class RunFolder:
         """Nothing of another run may be overwritten or continued under other settings."""
         if not resume:
             if self.path.is_dir() and any(self.path.iterdir()):
-                raise ValueError(f"{self.path} is not empty; set resume to go on with it, or choose another folder.")
+                raise ValueError(
+                    f"{self.path} is not empty; set resume (--resume true) to go on with it, or choose another folder."
+                )
             return
         if self.newest() is None:
             return

@@ -74,14 +74,14 @@ def distribute(objective: nn.Module, accelerator: accelerate.Accelerator) -> nn.
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    objective.to(accelerator.device)
-    with torch.no_grad():
-        for weight in objective.parameters():
-            broadcast(weight, src=0)
     mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
-    for block in blocks_of(objective):
-        fully_shard(block, mesh=mesh)
-    fully_shard(objective, mesh=mesh)
+    for unit in (*blocks_of(objective), objective):  # one after another: a device may not hold all of them whole
+        unit.to(accelerator.device)
+        with torch.no_grad():
+            for weight in unit.parameters():
+                if not hasattr(weight, "full_tensor"):  # or its unit has been here
+                    broadcast(weight, src=0)
+        fully_shard(unit, mesh=mesh)
     return objective
 
 

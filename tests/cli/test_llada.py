@@ -353,6 +353,51 @@ def test_four_bits_without_a_gpu(folder: Path, tmp_path: Path, capsys: pytest.Ca
     assert "--base 4bit needs an NVIDIA GPU and this machine has none; use --base bfloat16." in capsys.readouterr().err
 
 
+class AskedError(Exception):
+    """Where the weights should go."""
+
+
+@pytest.mark.parametrize(
+    ("there", "launch", "words", "where"),
+    [
+        (False, {}, (), "cpu"),
+        (True, {}, (), "cuda:0"),
+        (True, {"LOCAL_RANK": "3", "WORLD_SIZE": "8"}, (), "cuda:3"),
+        (True, {"LOCAL_RANK": "3", "WORLD_SIZE": "8", "ACCELERATE_USE_DEEPSPEED": "true"}, (), "cuda:3"),
+        (True, {"LOCAL_RANK": "3", "WORLD_SIZE": "8", "ACCELERATE_USE_FSDP": "true"}, (), "cpu"),
+        (True, {"ACCELERATE_USE_CPU": "true"}, (), "cpu"),
+        (True, {}, ("--base", "4bit"), "cpu"),
+    ],
+    ids=str,
+)
+def test_weights_are_read_to_the_process_s_own_gpu(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    there: bool,
+    launch: dict[str, str],
+    words: tuple[str, ...],
+    where: str,
+) -> None:
+    """Unless no GPU is to hold all of them as they are."""
+
+    def asked(*_: object, device: torch.device, **__: object) -> None:
+        raise AskedError(device)
+
+    for name in ("LOCAL_RANK", "WORLD_SIZE", "ACCELERATE_USE_CPU"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in launch.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: there)
+    monkeypatch.setattr("prism.cli.train.import_bitsandbytes", lambda: None)
+    monkeypatch.setattr("prism.cli.train.load_backbone", asked)
+    command = parse(finetune(folder, tmp_path / "out", *words))
+    command.check()
+    with pytest.raises(AskedError) as found:
+        command.run()
+    assert found.value.args == (torch.device(where),)
+
+
 def test_too_little_memory_is_said_with_what_to_change() -> None:
     needed = Memory(weights=16 * 10**9, learning=3 * 10**9, activations=60 * 10**9)
     assert warned(needed, None) == warned(needed, 80 * 10**9) == ""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from test_llama import VOCABULARY, theirs
+from test_llama import LLAMA3, VOCABULARY, theirs
 
 import prism
 from prism.models.adapt import adapt, widening
@@ -14,9 +15,11 @@ from prism.models.folder import ModelError
 from prism.models.hub import load_backbone, save_backbone
 from prism.models.llama import Llama
 
+FAMILY = [("llama", False), ("llama", True), ("qwen2", False), ("qwen3", True), ("mistral", False)]
+
 
 @torch.no_grad()
-@pytest.mark.parametrize(("kind", "tied"), [("llama", False), ("llama", True), ("qwen2", False)])
+@pytest.mark.parametrize(("kind", "tied"), FAMILY)
 def test_it_begins_as_the_causal_model(tmp_path: Path, kind: str, tied: bool) -> None:
     """Shifted, and seeing the past alone, it predicts every token as the causal model does."""
     causal = theirs(kind, tie_word_embeddings=tied)
@@ -28,8 +31,9 @@ def test_it_begins_as_the_causal_model(tmp_path: Path, kind: str, tied: bool) ->
     torch.testing.assert_close(found[:, 1:, :-1], causal(input_ids=x).logits[:, :-1], atol=1e-4, rtol=1e-4)
 
 
-def test_attention_widens_while_it_learns(tmp_path: Path) -> None:
-    theirs("llama").save_pretrained(tmp_path / "causal")
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_attention_widens_while_it_learns(tmp_path: Path, kind: str) -> None:
+    theirs(kind).save_pretrained(tmp_path / "causal")
     model = adapt(tmp_path / "causal", shifted=False)
     shares = []
     widen = widening(model, over=20)
@@ -49,8 +53,11 @@ def test_attention_widens_while_it_learns(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-def test_saved_and_loaded(tmp_path: Path) -> None:
-    theirs("qwen2").save_pretrained(tmp_path / "causal")
+@pytest.mark.parametrize(
+    ("kind", "changes"), [("qwen2", {}), ("qwen3", {}), ("llama", {"rope_parameters": LLAMA3, "head_dim": 16})]
+)
+def test_saved_and_loaded(tmp_path: Path, kind: str, changes: dict[str, Any]) -> None:
+    theirs(kind, **changes).save_pretrained(tmp_path / "causal")
     model = adapt(tmp_path / "causal", shifted=True).eval()
     model.future = 1.0
     save_backbone(model, tmp_path / "adapted")
@@ -59,6 +66,13 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert found.config == model.config
     x = torch.randint(VOCABULARY, (2, 9))
     assert torch.equal(found(x), model(x))
+
+
+def test_a_window_is_refused_where_it_would_hide_something(tmp_path: Path) -> None:
+    theirs("mistral", sliding_window=16).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="cannot be adapted: sliding_window=16 is shorter than sequences of 17 tokens"):
+        adapt(tmp_path, shifted=True, length=17)
+    assert adapt(tmp_path, shifted=True, length=16).config.length == 16
 
 
 def test_other_families_are_refused(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from test_llama import VOCABULARY, both_ways
+from test_llama import SCALING, VOCABULARY, both_ways
 from torch import Tensor
 
 import prism
@@ -40,9 +42,10 @@ def generated(denoiser: object, block: int | None = 4) -> Tensor:
 
 
 @torch.no_grad()
-def test_computing_every_position_against_a_cache_is_computing_everything() -> None:
+@pytest.mark.parametrize("changes", [{}, {"qk_norm": True, "rope_scaling": SCALING}], ids=str)
+def test_computing_every_position_against_a_cache_is_computing_everything(changes: dict[str, Any]) -> None:
     """In any order, each row its own."""
-    backbone = both_ways()
+    backbone = both_ways(**changes)
     x = torch.randint(VOCABULARY, (3, 9), generator=torch.Generator().manual_seed(1))
     attend = torch.arange(9) < torch.tensor([[9], [7], [4]])
     cache = Cache()

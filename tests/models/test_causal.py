@@ -8,9 +8,10 @@ import pytest
 import torch
 from scipy import stats
 from stand_ins import tiny_truth
+from test_llama import SCALING, both_ways
 from torch import Tensor
 
-from prism.models.causal import load_llama2c
+from prism.models.causal import Causal, load_llama2c
 from prism.models.folder import ModelError
 from prism.models.llama import Llama
 from prism.noise import Noise
@@ -24,6 +25,12 @@ def test_what_it_writes_has_the_likelihood_it_says() -> None:
     torch.testing.assert_close(truth.log_likelihood(tokens), logs, atol=1e-5, rtol=1e-5)
     again = torch.cat([truth.write(Noise.rows(3, 3, first=first), 12, Draw())[0] for first in (0, 3)])
     assert torch.equal(again, tokens)
+
+
+def test_queries_and_keys_are_normed_while_it_writes() -> None:
+    truth = Causal(both_ways(qk_norm=True, rope_scaling=SCALING), start=1)
+    tokens, logs = truth.write(Noise.rows(3, 6), 12, Draw())
+    torch.testing.assert_close(truth.log_likelihood(tokens), logs, atol=1e-4, rtol=1e-4)
 
 
 def test_a_rough_corpus_is_nearly_its_own() -> None:

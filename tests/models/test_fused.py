@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_llama import VOCABULARY, both_ways
+from test_llama import SCALING, VOCABULARY, both_ways
 from torch import Tensor
 
 import prism
@@ -35,7 +35,16 @@ def tokens() -> Tensor:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("changes", [{}, {"qkv_bias": True, "shifted": True}, {"kv_heads": 4, "tied": True}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"qkv_bias": True, "shifted": True},
+        {"kv_heads": 4, "tied": True},
+        {"qk_norm": True, "rope_scaling": SCALING},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("lengths", [None, [9, 6, 2]])
 def test_the_same_predictions(lengths: list[int] | None, changes: dict[str, Any]) -> None:
     model, x = adapted(**changes), tokens()
@@ -56,8 +65,9 @@ def test_the_same_predictions(lengths: list[int] | None, changes: dict[str, Any]
 
 
 @torch.no_grad()
-def test_the_same_with_a_cache() -> None:
-    backbone, x, y = both_ways(), tokens(), tokens().flip(1)
+@pytest.mark.parametrize("changes", [{}, {"qk_norm": True, "rope_scaling": SCALING}], ids=str)
+def test_the_same_with_a_cache(changes: dict[str, Any]) -> None:
+    backbone, x, y = both_ways(**changes), tokens(), tokens().flip(1)
     caches = Cache(), Cache()
     for model, cache in zip((backbone, for_sampling(backbone, torch.float32)), caches, strict=True):
         model(x, None, cache)
@@ -67,9 +77,9 @@ def test_the_same_with_a_cache() -> None:
     assert not torch.allclose(one, backbone(y))
 
 
-@pytest.mark.parametrize("tied", [False, True])
-def test_weights_lie_in_memory_once_and_stay_what_they_were(tied: bool) -> None:
-    backbone = both_ways(tied=tied)
+@pytest.mark.parametrize("changes", [{}, {"tied": True}, {"qk_norm": True}], ids=str)
+def test_weights_lie_in_memory_once_and_stay_what_they_were(changes: dict[str, Any]) -> None:
+    backbone = both_ways(**changes)
     before = {name: weight.clone() for name, weight in backbone.state_dict().items()}
     learns = [weight.requires_grad for weight in backbone.parameters()]
     fused = for_sampling(prism.attach(backbone, prism.ProjectionConfig(24), tune_backbone=True), torch.float32)

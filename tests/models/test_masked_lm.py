@@ -115,7 +115,7 @@ def test_a_saved_model_comes_back_with_its_mask_id(model, tmp_path):
 
 
 def test_the_tokenizer_tells_the_mask_id(folder):
-    with pytest.raises(ModelError, match="pass mask_id"):
+    with pytest.raises(ModelError, match=r"say which one the mask is \(--mask_id ID, mask_id=ID\)"):
         MaskedLM.from_pretrained(folder)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{i}" for i in range(VOCAB - 5)), "[MASK]"]
     (folder / "vocab.txt").write_text("\n".join(words))

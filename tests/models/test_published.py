@@ -124,6 +124,25 @@ def test_llada(tmp_path: Path, lengths: list[int] | None) -> None:
 
 
 @torch.no_grad()
+def test_illada(tmp_path: Path) -> None:
+    """LLaDA's format with another mask; here with queries in groups and one table for both ends of the vocabulary."""
+    model = both_ways(head_size=6, mask_id=5, kv_heads=1, tied=True)
+    found = load_backbone(llada(tmp_path, model, mask_token_id=5, n_kv_heads=1, weight_tying=True))
+    assert isinstance(found, Llama)
+    assert found.config == model.config
+    assert found.facts == prism.Facts(mask_id=5, vocab_size=VOCABULARY, hidden_size=24)
+    x = torch.randint(VOCABULARY, (1, 9), generator=torch.Generator().manual_seed(1))
+    weights = model.state_dict()
+    assert "lm_head.weight" not in weights
+    raw = with_loops(weights, x[0], model.config) @ weights["embed_tokens.weight"].T
+    raw[:, 5] = -torch.inf
+    logs = found.predict(x).log_probabilities(torch.ones_like(x, dtype=torch.bool))
+    torch.testing.assert_close(logs, raw.log_softmax(-1), atol=1e-3, rtol=1e-3)
+    drawn = prism.generate(found, prism.start(torch.full((2, 8), 5), 5), prism.Pair(prism.Counted()), steps=4)
+    assert not bool((drawn.tokens == 5).any())
+
+
+@torch.no_grad()
 def test_dream(tmp_path: Path) -> None:
     """Predictions are read one to the left, and ids the tokenizer does not know are never drawn."""
     model = both_ways(head_size=6, qkv_bias=True, norm_eps=1e-6)
@@ -151,7 +170,7 @@ def test_any_type_is_read_and_kept_or_cast(tmp_path: Path) -> None:
 
 def test_another_mask(tmp_path: Path) -> None:
     folder = llada(tmp_path, mask_token_id=None)
-    with pytest.raises(ModelError, match="names no mask_token_id"):
+    with pytest.raises(ModelError, match=r"names no mask_token_id; .* \(--mask_id ID, mask_id=ID\)"):
         load_backbone(folder)
     assert load_backbone(folder, mask_id=5).facts.mask_id == 5
 
@@ -173,7 +192,9 @@ def test_lora_leaves_the_vocabulary_alone(tmp_path: Path) -> None:
         ({"block_type": "sequential"}, "block_type='sequential' is not LLaDA's; it must be 'llama'"),
         ({"n_layers": 3}, "lacks layers.2"),
         ({"d_model": None}, "does not describe a llada model"),
-        ({"model_type": "llada2_moe"}, "no masked diffusion model known here"),
+        ({"model_type": "gpt2"}, "no masked diffusion model known here"),
+        ({"model_type": "sdar"}, "is block-causal: .* Missing here: attention that ends with the block, and quality"),
+        ({"model_type": "llada2_moe"}, "is block-causal: .* Missing here: mixtures of experts, attention"),
     ],
 )
 def test_what_it_is_not_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
