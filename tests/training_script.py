@@ -74,7 +74,9 @@ def several(folder: Path) -> None:
     finetune(folder / "copied-prism", tiny_prism())
 
     os.environ["ACCELERATE_USE_FSDP"] = "true"
-    halted = pretrain(folder / "sharded", tiny_dit(), replace(SETTINGS, accumulate=2), evaluate=probe)
+    halted = pretrain(
+        folder / "sharded", tiny_dit(seed=int(os.environ["RANK"])), replace(SETTINGS, accumulate=2), evaluate=probe
+    )
     torch.distributed.barrier()
     if os.environ["RANK"] == "0":
         shutil.rmtree(halted.checkpoint)

@@ -25,8 +25,10 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def whole_state(model: nn.Module) -> dict[str, Tensor]:
-    """The state dict of a model that may be sharded, for `PrismModel.save`; every process must ask."""
-    return {name: whole(tensor) for name, tensor in model.state_dict().items()}
+    """The state dict of a model that may be sharded, for `PrismModel.save`; every process must ask. What was cut up comes
+    together in the host's memory: a device may have no room for all of it."""
+    state = model.state_dict().items()
+    return {name: whole(tensor).cpu() if hasattr(tensor, "full_tensor") else tensor for name, tensor in state}
 
 
 @dataclass(frozen=True)
