@@ -83,6 +83,14 @@ def _from_gguf(source: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
     except (ImportError, OSError, ValueError, RuntimeError) as error:
         raise ModelError(f"{source} cannot be read: {first_line(error)}") from error
+    from gguf import GGUFReader
+
+    file = GGUFReader(
+        source
+    )  # transformers reads neither the rates of Llama 3.1 and later nor a factor for all of them
+    slowed = any(tensor.name == "rope_freqs.weight" for tensor in file.tensors)
+    if slowed or any(name.endswith(".rope.scaling.factor") for name in file.fields):
+        raise ModelError(f"{source} has scaled rotary positions, which transformers leaves out; give its safetensors.")
     return model.config.to_dict(), model.state_dict()
 
 

@@ -25,13 +25,13 @@ def run(*words: str | Path) -> int:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`tokens`, `llama` with a row for every token of the tokenizer, `padded` with some more."""
+    """`tokens`, `llama` and `qwen3` with a row for every token of the tokenizer, `padded` with some more."""
     path = tmp_path_factory.mktemp("adapt")
     lines = write_lines(path / "essays.jsonl", essays(60))
     tokenizer = load_tokenizer(write_tokenizer(path / "words"))
     size = vocabulary_size(tokenizer)
-    for name, rows in (("llama", size), ("padded", size + 8)):
-        theirs("llama", vocab_size=rows, tie_word_embeddings=name == "padded").save_pretrained(path / name)
+    for name, kind, rows in (("llama", "llama", size), ("padded", "llama", size + 8), ("qwen3", "qwen3", size)):
+        theirs(kind, vocab_size=rows, tie_word_embeddings=name == "padded").save_pretrained(path / name)
         tokenizer.save_pretrained(path / name)
     words = ["tokenize", "--input", lines, "--tokenizer", path / "words", "--output", path / "tokens"]
     assert run(*words, "--workers", "1", "--validation", "0.3") == 0
@@ -39,7 +39,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "shifted", "widen"), [("llama", "true", "2"), ("llama", "false", "0"), ("padded", "true", "3")]
+    ("name", "shifted", "widen"),
+    [("llama", "true", "2"), ("llama", "false", "0"), ("padded", "true", "3"), ("qwen3", "true", "2")],
 )
 def test_adapted_finetuned_and_sampled(folder: Path, tmp_path: Path, name: str, shifted: str, widen: str) -> None:
     base, tuned, out = tmp_path / "base", tmp_path / "tuned", tmp_path / "out.json"
@@ -94,11 +95,13 @@ def test_on_ids(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_what_cannot_be_adapted(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     theirs("llama").save_pretrained(tmp_path / "small")
+    theirs("mistral", sliding_window=15).save_pretrained(tmp_path / "mistral")
     text = ["--data", folder / "tokens"]
     lines = (
         ([*text, "--model", folder / "llama", "--widen", "4"], "--widen 4"),
         ([*text, "--model", folder / "llama", "--widen", "-1"], "--widen -1"),
         ([*text, "--model", tmp_path / "small"], "leaves a gap after the 30 tokens"),
+        ([*text, "--model", tmp_path / "mistral"], "at most 15 (--length"),
         ([*text, "--model", tmp_path / "absent.gguf"], "absent.gguf"),
         (["--data", "sudoku", "--model", folder / "llama"], "boards are not text"),
         (["--model", folder / "llama"], "data"),

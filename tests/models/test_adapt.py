@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,6 +75,29 @@ def test_a_window_is_refused_where_it_would_hide_something(tmp_path: Path) -> No
     with pytest.raises(ModelError, match="cannot be adapted: sliding_window=16 is shorter than sequences of 17 tokens"):
         adapt(tmp_path, shifted=True, length=17)
     assert adapt(tmp_path, shifted=True, length=16).config.length == 16
+
+
+@pytest.mark.parametrize(
+    ("tensors", "fields", "refused"),
+    [
+        (["token_embd.weight"], ["llama.rope.freq_base"], False),
+        (["token_embd.weight", "rope_freqs.weight"], [], True),
+        (["token_embd.weight"], ["llama.rope.scaling.factor"], True),
+    ],
+)
+def test_scaled_positions_of_a_gguf_file_are_not_overlooked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tensors: list[str], fields: list[str], refused: bool
+) -> None:
+    """With stand-ins for the gguf package and for what transformers makes of the file."""
+    inside = SimpleNamespace(tensors=[SimpleNamespace(name=name) for name in tensors], fields=dict.fromkeys(fields))
+    monkeypatch.setitem(sys.modules, "gguf", SimpleNamespace(GGUFReader=lambda path: inside))
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", lambda *_, **__: theirs("llama"))
+    (tmp_path / "model.gguf").touch()
+    if refused:
+        with pytest.raises(ModelError, match="has scaled rotary positions, which transformers leaves out"):
+            adapt(tmp_path / "model.gguf", shifted=True)
+    else:
+        assert adapt(tmp_path / "model.gguf", shifted=True).config.rope_scaling is None
 
 
 def test_other_families_are_refused(tmp_path: Path) -> None:
