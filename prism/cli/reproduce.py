@@ -137,7 +137,7 @@ class ReproduceFunctions(Reproduction):
     """full (one H200), small (two CPU cores, hours; for functions of a small --vocabulary), or tiny (a CPU, seconds; it shows
     that everything runs and writes nonsense)."""
     base: str | None = None
-    """Folder, hub name or GGUF file of a Llama or Qwen2 with the same tokenizer, to adapt; left out, one is trained from
+    """Folder, hub name or GGUF file of a Llama or Qwen with the same tokenizer, to adapt; left out, one is trained from
     nothing."""
     tasks: str = ""
     """Programming tasks to solve and run in a sandbox, separated by commas: files, or sets on the hub (humaneval, mbpp)."""
@@ -194,7 +194,7 @@ class ReproduceWikipedia(Reproduction):
     data: Path
     """A folder of prism tokenize, made with the tokenizer of --base."""
     base: str
-    """The causal model to adapt, such as SmolLM2-135M: a folder, a hub name or a GGUF file of a Llama or Qwen2."""
+    """The causal model to adapt, such as SmolLM2-135M: a folder, a hub name or a GGUF file of a Llama or Qwen."""
     judge: str
     """The causal model that gives perplexity and MAUVE's features, of another family: a folder, a hub name or a GGUF file."""
     scale: str = "tiny"

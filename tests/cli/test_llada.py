@@ -28,7 +28,7 @@ from prism.cli.train import Finetune, warned
 from prism.models.attach import attach
 from prism.models.hub import load_backbone
 from prism.recipes.training import RECIPES
-from prism.training.memory import Memory
+from prism.training.memory import Memory, estimate
 
 MASK = 5
 SMALL = "--lora_rank 4 --lora_alpha 4 --batch 4 --accumulate 2 --length 64 --held_out 6 --log_every 1"
@@ -306,6 +306,30 @@ def test_two_processes_share_a_bfloat16_base_and_resume(folder: Path, tmp_path: 
     in_two_processes(way, [*words, "--resume", "true"])
     torch.testing.assert_close(load_file(adapter / "adapter_model.safetensors"), before, atol=0, rtol=0)
     assert isinstance(prism.load_model(tmp_path / "run"), prism.PrismModel)
+
+
+# ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_page_tells_what_the_command_estimates() -> None:
+    """LLaDA-8B in shape alone; packed, a weight of its blocks takes half a byte instead of two."""
+    page = (Path(__file__).parents[2] / "docs" / "finetuning.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d) sequences?(.*?) \| (\d+) GB \| (\d+) GB \| (\d+) GB \|$", page, re.MULTILINE)
+    assert len(rows) == 3
+    sizes = {"hidden_size": 4096, "layers": 32, "heads": 32, "kv_heads": 32, "intermediate_size": 12288}
+    config = prism.LlamaConfig(vocab_size=126464, mask_id=126336, length=4096, head_size=128, **sizes)
+    for at_once, several, *told in rows:
+        needed = []
+        for recompute in ("true", "false"):
+            command = parse([*RECIPE, "--data", "d.jsonl", "--recompute", recompute])
+            assert isinstance(command, Finetune)
+            with torch.device("meta"):
+                backbone = prism.Llama(config).to(torch.bfloat16)
+                blocks = sum(weight.numel() for weight in backbone.layers.parameters() if weight.ndim == 2)
+                model = attach(backbone, command.build_head(4096), lora=command.build_lora())
+            settings, passes = command.build_optimisation(), 2 if several else 1
+            needed.append(estimate(model, settings, rows=int(at_once), length=1024, passes=passes).total)
+        assert [int(figure) for figure in told] == [round(n / 1e9) for n in (*needed, needed[0] - 1.5 * blocks)]
 
 
 # ── what cannot be ──────────────────────────────────────────────────────────────────────────────────────────────────
