@@ -62,6 +62,7 @@ from prism.sampling.remask import (
 from prism.sampling.unmask import (
     Ancestral,
     Counted,
+    CountedAndSure,
     DreamEntropy,
     DreamMargin,
     DreamMaskgitPlus,
@@ -96,6 +97,7 @@ __all__ = [
     "Corpus",
     "Cosine",
     "Counted",
+    "CountedAndSure",
     "DFMCorrector",
     "DenoisingLoss",
     "DiT",

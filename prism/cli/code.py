@@ -7,14 +7,23 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from prism.cli.command import Command, WithCorrector, check_file, console, progress, require_head, show_record
+from prism.cli.command import (
+    Command,
+    WithCorrector,
+    check_file,
+    console,
+    progress,
+    require_head,
+    show_record,
+    warn_of_length,
+)
 from prism.data.code import Instruction, MbppSplit, Prompt, Published, Stripped, Task, load_tasks
 from prism.data.writing import Writing
 from prism.evaluation.code import evaluate_code, read_completions
 from prism.evaluation.completions import Question, mark, write_completions
 from prism.evaluation.corrections import by_task, corrections, page, solutions, summary
 from prism.evaluation.record import Stopwatch, plain
-from prism.evaluation.sandbox import cores, strongest
+from prism.evaluation.sandbox import NO_ISOLATION, Isolation, available, cores, strongest
 from prism.recipes.sampling import pick
 from prism.recipes.writing import TextSampling
 
@@ -26,6 +35,15 @@ PROMPTS: dict[str, Prompt] = {
 }
 BESIDE = ("output", "count", "batch", "device")
 """Settings that do not change what is written for a task."""
+
+
+def isolation(unsafe: bool) -> Isolation:
+    """The best to be had, or a complaint that names the option."""
+    if not available() and not unsafe:
+        raise ValueError(
+            f"{NO_ISOLATION}; run on one that can, or give --unsafe true to run them with your own rights."
+        )
+    return strongest(unsafe)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +78,7 @@ class Generating(WithCorrector, TextSampling):
         for flag, value in (("--new_tokens", self.new_tokens), ("--count", self.count)):
             if value < 1:
                 raise ValueError(f"{flag} {value}: must be at least 1.")
+        self.check_length(self.new_tokens)
         if self.system is not None and not self.chat:
             raise ValueError("--system is part of a chat; give --chat true too.")
 
@@ -67,9 +86,9 @@ class Generating(WithCorrector, TextSampling):
         """Solutions of the tasks, by number, in the file; what they cost."""
         require_head(model, self.method())
         writing = self.writing(model)
-        self.check_length(self.new_tokens)
         writer = self.build_writer(model, writing, self.new_tokens, self.torch_device())
         questions = [Question(task.id, self._asked(writing, task), number) for number, task in tasks.items()]
+        warn_of_length(model, max(len(question.prompt) for question in questions) + self.new_tokens)
         settings = {f.name: plain(getattr(self, f.name)) for f in fields(Generating) if f.name not in BESIDE}
         with progress("solutions", len(questions) * self.count) as done:
             return write_completions(
@@ -131,7 +150,7 @@ class EvaluateCode(Generating, Command):
 
     def judged(self, load: Callable[[], Any]) -> dict[str, Any]:
         """What a model writes that is loaded when all else is known to be well; or the given completions, and no model."""
-        clock, isolation = Stopwatch(), strongest(self.unsafe)
+        clock, isolated = Stopwatch(), isolation(self.unsafe)
         tasks = load_tasks(self.tasks)
         numbers = {task.id: number for number, task in enumerate(tasks)}
         if self.split is not None:
@@ -144,11 +163,11 @@ class EvaluateCode(Generating, Command):
         if model is not None:  # the file may hold solutions of other splits, and more of each task
             completions = {task.id: completions[task.id][: self.count] for task in tasks}
         attempts = sum(map(len, completions.values()))
-        with progress(f"programs in {isolation.value}", attempts) as done:
+        with progress(f"programs in {isolated.value}", attempts) as done:
             run = evaluate_code(
                 tasks,
                 completions,
-                isolation=isolation,
+                isolation=isolated,
                 seconds=self.seconds,
                 workers=self.workers or cores(),
                 done=done,
@@ -162,7 +181,7 @@ class EvaluateCode(Generating, Command):
         )
         about = {} if model is None else {"model": model, "name": self.model}
         record = clock.record("evaluate code", self, seed=self.seed, **about)
-        show_record(record, f"{isolation.value} · ")
+        show_record(record, f"{isolated.value} · ")
         return {**summary, **costs, "programs": plain(run.attempts), "record": plain(record)}
 
 

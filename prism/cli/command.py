@@ -185,6 +185,16 @@ def own_length(model: Any) -> int | None:
     return getattr(getattr(backbone, "config", None), "length", None)
 
 
+def warn_of_length(model: Any, tokens: int) -> None:
+    """Say so if sequences of so many tokens are longer than any the model was trained on."""
+    known = own_length(model)
+    if known is not None and tokens > known:
+        console.print(
+            f"{tokens} tokens are more than the {known} the model was trained for; expect little of the rest.",
+            soft_wrap=True,
+        )
+
+
 def require_head(model: Any, method: Method) -> None:
     if method.needs_head and getattr(model, "quality_head", None) is None:
         raise ValueError(

@@ -35,6 +35,7 @@ class InHarness(WithModel, TextSampling):
 
         model = self.load()
         require_head(model, self.method())
+        self.check_length(self.new_tokens)
         writer = self.build_writer(model, self.writing(model), self.new_tokens, self.torch_device())
         return HarnessModel(writer, length=own_length(model), samples=self.samples, seed=self.seed)
 

@@ -142,6 +142,8 @@ class CompareSudoku(_OnPuzzles):
             dropped |= {"k": None, "k_block": None, "cap": False}
         if "schedule" not in uses:
             dropped |= {"schedule": None}
+        if "threshold" not in uses:
+            dropped |= {"threshold": None}
         if "phase" not in uses:
             dropped |= {"on": None, "off": None}
         if not uses & {"eta", "amount"}:

@@ -10,7 +10,16 @@ from typing import Any
 
 import torch
 
-from prism.cli.command import Command, WithCorrector, WithModel, console, embedded_for, own_length, show_record
+from prism.cli.command import (
+    Command,
+    WithCorrector,
+    WithModel,
+    console,
+    embedded_for,
+    own_length,
+    show_record,
+    warn_of_length,
+)
 from prism.cli.words import painted, watching
 from prism.data import sudoku
 from prism.data.writing import Board, Writing
@@ -70,11 +79,7 @@ class Sample(WithCorrector, TextSampling, Command):
             prompt = prompt + [mask] * self._room(model, prompt)
         room = prompt.count(mask) or self._room(model, prompt)
         self.check_length(room)
-        whole, known = len(prompt) + (0 if mask in prompt else room), own_length(model)
-        if known is not None and whole > known:
-            console.print(
-                f"{whole} tokens are more than the {known} the model was trained for; expect little of the rest."
-            )
+        warn_of_length(model, len(prompt) + (0 if mask in prompt else room))
         writer = self.build_writer(model, writing, room, device)
         noise = Noise.rows(self.seed, self.count, device=device)
         watched = console.is_terminal if self.watch is None else self.watch

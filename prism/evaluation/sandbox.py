@@ -90,6 +90,11 @@ class Report:
         return self.outcome is Outcome.PASSED
 
 
+NO_ISOLATION = (
+    "This machine can isolate programs neither by namespaces nor by Landlock (Linux 5.13 or later on x86_64 or aarch64)"
+)
+
+
 @cache
 def available() -> tuple[Isolation, ...]:
     """What works on this machine, found by trying it, strongest first."""
@@ -102,10 +107,7 @@ def strongest(unsafe: bool = False) -> Isolation:
         return available()[0]
     if unsafe:
         return Isolation.NONE
-    raise OSError(
-        "This machine can isolate programs neither by namespaces nor by Landlock (Linux 5.13 or later on x86_64 or aarch64); "
-        "run on one that can, or pass unsafe=True to run them with your own rights."
-    )
+    raise OSError(f"{NO_ISOLATION}; run on one that can, or pass unsafe=True to run them with your own rights.")
 
 
 def run(program: Program, limits: Limits | None = None, isolation: Isolation | None = None) -> Report:

@@ -31,7 +31,10 @@ class Sampling:
     """How to sample."""
 
     policy: str = "prism"
-    """Which method decides what is committed and what goes back to a mask; `prism compare --help` lists them all."""
+    """Which method decides what is committed and what goes back to a mask: vanilla, mdlm, prism, prism-likelihood,
+    prism-entropy, prism-restart, random, remdm-conf-topk, p2-self, p2-joint, p2-joint-paper, rdm, rcr, remdm-cap,
+    remdm-rescale, remdm-conf, remdm-switch, remdm-loop, forward-backward, dfm, dream-origin, dream-maskgit-plus, dream-margin,
+    dream-entropy, threshold, factor or entropy-bounded. `prism cite --policy NAME` says whose it is."""
     order: str | None = None
     """In which order masks are committed: random (default), margin, confidence, maskgit, probability, entropy, leftmost."""
     steps: int | None = None
@@ -39,7 +42,8 @@ class Sampling:
     k: int | None = None
     """Tokens taken back per step (default 4)."""
     k_block: int | None = None
-    """Tokens taken back per block instead, spread over the block from its middle."""
+    """Tokens taken back per block instead, spread over the block's steps from the middle; by a shorter last block as many as it
+    has room for."""
     eta: float | None = None
     """For counted methods K ~ Binomial(committed, eta); for ReMDM, P2 and their kin the published strength."""
     cap: bool = False
@@ -58,6 +62,10 @@ class Sampling:
     """Nucleus: keep the token that crosses the bound too."""
     schedule: str | None = None
     """Committed fraction over time: linear, cosine or plateau; the method's own if left out."""
+    threshold: float | None = None
+    """Commit every mask at once whose likeliest token has at least this probability (policy threshold: 0.9 if left out). Others
+    that commit by count keep to their schedule besides, so that it can only take fewer forward passes; a block that is full
+    sooner takes fewer tokens back."""
     block: int | None = None
     """Write left to right in blocks of this many positions."""
     seed: int = 0
@@ -80,29 +88,38 @@ class Sampling:
             "amount": self._amount_flags(method),
             "phase": [flag for flag, value in (("--on", self.on), ("--off", self.off)) if value is not None],
             "schedule": ["--schedule"] if self.schedule is not None else [],
+            "threshold": ["--threshold"] if self.threshold is not None else [],
             "eta": ["--eta"] if self.eta is not None and "amount" not in method.uses else [],
         }
         unread = [flag for setting, flags in given.items() if setting not in method.uses for flag in flags]
         if unread:
             raise ValueError(f"{', '.join(unread)}: the policy {method.name!r} does not use it; leave it out.")
+        if self.threshold is not None and not 0 < self.threshold <= 1:
+            raise ValueError(f"--threshold {self.threshold}: a probability above 0 and at most 1; 0.9 is usual.")
+        if self.k_block is not None and given["phase"]:
+            flags = ", ".join(given["phase"])
+            raise ValueError(
+                f"{flags}: --k_block has its place in the block, around the middle; leave it out, or take --k."
+            )
         return method.build(
             Settings(
                 order=pick(self.order or "random", ORDERS, "order"),
                 amount=self._amount(),
                 phase=Phase(0.0 if self.on is None else self.on, 1.0 if self.off is None else self.off),
                 eta=self.eta,
+                threshold=self.threshold,
             )
         )
 
     def _amount_flags(self, method: Method) -> list[str]:
-        flags = [("--k", self.k is not None), ("--k-block", self.k_block is not None), ("--cap", self.cap)]
+        flags = [("--k", self.k is not None), ("--k_block", self.k_block is not None), ("--cap", self.cap)]
         flags.append(("--eta", self.eta is not None and "amount" in method.uses))
         return [flag for flag, given in flags if given]
 
     def _amount(self) -> Amount:
         if sum(value is not None for value in (self.k, self.k_block, self.eta)) > 1:
             raise ValueError(
-                "--k, --k-block and --eta are three ways to say how many tokens go back; give one of them."
+                "--k, --k_block and --eta are three ways to say how many tokens go back; give one of them."
             )
         if self.cap and self.eta is None:
             raise ValueError("--cap limits --eta; give --eta too.")
@@ -120,9 +137,31 @@ class Sampling:
 
     def check_length(self, free: int) -> None:
         """Settings that cannot work on sequences with `free` positions to generate."""
-        for flag, value in (("--k", self.k), ("--k-block", self.k_block)):
+        for flag, value in (("--k", self.k), ("--k_block", self.k_block)):
             if value is not None and value > free:
                 raise ValueError(f"{flag} {value} is more than the {free} positions to generate; take a smaller one.")
+        if self.k_block is not None:
+            self._check_room(self.k_block, free)
+
+    def _check_room(self, k_block: int, free: int) -> None:
+        """A block takes back nothing at its first step and leaves no mask at its last; between them there must be room."""
+        size = min(self.block or free, free)
+        steps = free if self.steps is None else self.steps
+        if size < 1 or steps < -(-free // size):
+            return  # the loop says so
+        blocks, full = -(-free // size), free // size
+        fewest = steps // blocks + (full <= steps % blocks)  # the first blocks take what does not divide
+        schedule = self.build_schedule() or Linear()
+
+        def fits(k: int) -> bool:
+            return Centred(k).held(size, fewest, schedule) == k
+
+        if not fits(k_block):
+            most = next(k for k in range(k_block - 1, -1, -1) if fits(k))
+            raise ValueError(
+                f"--k_block {k_block}: {fewest} steps on a block of {size} positions leave room to take back {most}; take no "
+                "more, or more --steps, or another --block."
+            )
 
 
 Kind = TypeVar("Kind")

@@ -12,7 +12,7 @@ import torch
 
 from prism.noise import Purpose
 from prism.sampling.policy import Moment, Remasker, lowest
-from prism.schedule import Phase
+from prism.schedule import Budget, Phase, Schedule, even_times
 from prism.state import Counts, Mask, Scores
 
 
@@ -89,13 +89,27 @@ class Centred(Amount):
             raise ValueError(f"K={self.k}: the number of tokens to take back must be 0 or more.")
 
     def count(self, now: Moment) -> Counts:
-        inner = (now.budget.steps - 2).clamp_min(1)
+        return self._share(now.budget).minimum(now.state.committed.sum(1))
+
+    def _share(self, budget: Budget) -> Counts:
+        """What falls to the step."""
+        inner = (budget.steps - 2).clamp_min(1)
         each, left = self.k // inner, self.k % inner
-        place = now.budget.step - 1  # 0 … inner - 1 on the steps that can remask
+        place = budget.step - 1  # 0 … inner - 1 on the steps that can remask
         first = (inner - left) // 2
         central = (first <= place) & (place < first + left)
-        count = torch.where((place >= 0) & (place < inner), each + central.long(), 0)
-        return count.minimum(now.state.committed.sum(1))
+        return torch.where((place >= 0) & (place < inner), each + central.long(), 0)
+
+    def held(self, length: int, steps: int, schedule: Schedule) -> int:
+        """How many of the K a block of `length` positions takes back in `steps` steps that keep to the schedule: none more at a
+        step than are committed before it and than may be masked after it."""
+        times = even_times(steps)
+        alpha, every = schedule.alpha(times), torch.ones(steps, dtype=torch.long)
+        budget = Budget(
+            times[:-1], times[1:], alpha[:-1], alpha[1:], torch.arange(steps), steps * every, length * every
+        )
+        committed = torch.cat([torch.zeros(1, dtype=torch.long), budget.target[:-1]])
+        return int(self._share(budget).minimum(committed).minimum(budget.room).sum())
 
 
 @dataclass(frozen=True)

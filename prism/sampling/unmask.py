@@ -172,12 +172,41 @@ class Threshold(_OwnPace):
     cite: ClassVar[str] = "wu2025fastdllm"
 
     def __post_init__(self) -> None:
-        if not 0 < self.tau <= 1:
-            raise ValueError(f"tau={self.tau} is a probability; it must lie in (0, 1].")
+        _check_probability(self.tau)
 
     def safe(self, now: Moment, masked: Mask) -> tuple[Mask, Scores]:
         scores = TopProbability().rank(now).scores
         return scores >= self.tau, scores
+
+
+@dataclass(frozen=True)
+class CountedAndSure(Unmasker):
+    """What the schedule owes, in `order`, at least one, and beside it every mask with max_v f^i(v) >= τ: Fast-dLLM's threshold
+    (Wu et al. 2025, Section 3.3) for methods that take tokens back.
+
+    `Threshold` alone may be sure of less than is taken back, step after step, until the last step has everything to write. Here
+    remasks add to the count, as in `Counted`: the schedule is the slowest pace, and being sure only makes it faster.
+    """
+
+    order: Order = field(default_factory=RandomOrder)
+    tau: float = 0.9
+    law: ClassVar[Law] = Law.FREE
+    cite: ClassVar[str] = "wu2025fastdllm"
+
+    def __post_init__(self) -> None:
+        _check_probability(self.tau)
+
+    def select(self, now: Moment, remasked: Counts) -> Commit:
+        state = now.state
+        owed = (now.budget.target - state.committed.sum(1)).clamp_min(1) + remasked
+        ranking = self.order.rank(now)
+        sure = state.masked & (TopProbability().rank(now).scores >= self.tau)
+        return Commit(sure | highest(ranking.scores, state.masked, owed), ranking.draft)
+
+
+def _check_probability(tau: float) -> None:
+    if not 0 < tau <= 1:
+        raise ValueError(f"tau={tau} is a probability; it must lie in (0, 1].")
 
 
 @dataclass(frozen=True)
@@ -229,6 +258,7 @@ ALL_UNMASKERS: tuple[Unmasker, ...] = (
     DreamMargin(order_temperature=0.5),
     DreamEntropy(),
     Threshold(),
+    CountedAndSure(Confidence(), tau=0.6),
     Factor(),
     EntropyBounded(),
 )

@@ -97,6 +97,10 @@ functions --output {{o}} --packages {{f}} --vocabulary 8 | take 258 or more
 {EVALUATE} --policy remdm-cap --on .5 --off .6 | --on, --off
 {EVALUATE} --policy remdm-conf --eta .3 | does not use it
 {EVALUATE} --policy threshold --order margin | does not use it
+{EVALUATE} --policy remdm-cap --threshold .9 | --threshold: the policy 'remdm-cap' does not use it
+{EVALUATE} --threshold 0 | --threshold 0.0: a probability above 0
+{EVALUATE} --k_block 3 --on .5 | --on: --k_block has its place in the block
+{EVALUATE} --k_block 12 --block 4 | --k_block 12: 3 steps on a block of 4 positions leave room to take back 1
 {EVALUATE} --policy dream-entropy --eta .3 | does not use it
 {EVALUATE} --temperature -1 | temperature=-1.0
 {EVALUATE} --temperature hot | --temperature
@@ -184,8 +188,8 @@ compare sudoku --model {{m}}/sudoku --puzzle x | did you mean
 {SAMPLE} --stop a | leave them out
 {SAMPLE} --eos keep | leave them out
 {SAMPLE} --eos never | choose from stop, keep
-{SAMPLE} --min_tokens 3 | names no token that ends a text
-{SAMPLE} --min_tokens -3 | least=-3
+{SAMPLE} --min_tokens 3 | --min_tokens 3: this tokenizer names no token that ends a text
+{SAMPLE} --min_tokens -3 | --min_tokens -3: must be 0 or more
 {SAMPLE} --cache dual | keeps no cache
 {SAMPLE} --cache both | choose from prefix, dual
 {SAMPLE} --refresh 4 | give --cache

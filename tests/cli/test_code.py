@@ -133,6 +133,30 @@ def test_a_model_writes_what_is_judged(folder: Path, llama: Path) -> None:
     assert main(words) == 2
 
 
+@pytest.mark.skipif(not available(), reason="this machine can isolate no programs")
+def test_longer_than_the_model_knows_is_said(folder: Path, llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Counted with the longest prompt."""
+    brief = {**TASK, "text": "x", "code": "def f(x):\n    return x", "test_list": ["assert f(2) == 2"]}
+    (folder / "brief.jsonl").write_text(json.dumps(brief))
+    words = ["evaluate", "code", "--tasks", str(folder / "brief.jsonl"), "--model", str(llama), "--policy", "vanilla"]
+    words += ["--prompt", "stripped", "--steps", "1", "--output"]
+    known = prism.load_backbone(llama).config.length
+    assert main([*words, str(folder / "short.jsonl"), "--new_tokens", "1"]) == 0
+    assert "trained for" not in capsys.readouterr().out
+    assert main([*words, str(folder / "long.jsonl"), "--new_tokens", str(known)]) == 0
+    assert f"tokens are more than the {known} the model was trained for" in capsys.readouterr().out
+
+
+def test_without_isolation_the_option_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for room in ("prism.cli.code", "prism.evaluation.sandbox"):
+        monkeypatch.setattr(f"{room}.available", tuple)
+    words = ["evaluate", "code", "--tasks", str(folder / "tasks.jsonl"), "--completions", str(folder / "both.jsonl")]
+    assert main(words) == 2
+    assert "or give --unsafe true to run them with your own rights" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -144,6 +168,7 @@ def test_a_model_writes_what_is_judged(folder: Path, llama: Path) -> None:
         ("--tasks {f}/tasks.jsonl --model {f} --prompt strip", "did you mean 'stripped'"),
         ("--tasks {f}/tasks.jsonl --model {f} --count 0", "--count 0"),
         ("--tasks {f}/tasks.jsonl --model {f} --new_tokens 0", "--new_tokens 0"),
+        ("--tasks {f}/tasks.jsonl --model {f} --block 4 --new_tokens 16 --k_block 8", "room to take back 2"),
         ("--tasks {f}/tasks.jsonl --model {f} --system be", "give --chat true too"),
         ("--tasks {f}/tasks.jsonl --model {f} --output {f}", "that is a folder"),
         ("--completions {f}/both.jsonl", "tasks"),

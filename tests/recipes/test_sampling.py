@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from dataclasses import replace
+
 import pytest
 
 import prism
 from prism.recipes.sampling import Sampling
+from prism.sampling.policies import METHODS
 
 
 def test_defaults_are_the_papers_sudoku_sampler() -> None:
@@ -28,3 +33,57 @@ def test_strength_goes_to_those_who_use_it() -> None:
     assert Sampling(policy="p2-joint", eta=0.5).build_policy() == prism.P2Self(eta=0.5)
     with pytest.raises(ValueError, match="does not use it"):
         Sampling(policy="rdm", eta=0.5).build_policy()
+
+
+def test_a_threshold_goes_with_what_commits_by_count() -> None:
+    assert Sampling(policy="threshold", threshold=0.7).build_policy() == prism.Pair(prism.Threshold(0.7))
+    assert Sampling(policy="threshold").build_policy() == prism.Pair(prism.Threshold(0.9))
+    policy = Sampling(order="probability", k_block=4, threshold=0.8).build_policy()
+    wanted = prism.CountedAndSure(prism.TopProbability(), 0.8)
+    assert policy == prism.Pair(wanted, prism.LowQuality(prism.Centred(4)))
+    with pytest.raises(ValueError, match="--threshold: the policy 'factor' does not use it"):
+        Sampling(policy="factor", threshold=0.9).build_policy()
+    with pytest.raises(ValueError, match=r"--threshold 1\.5: a probability"):
+        Sampling(threshold=1.5).build_policy()
+
+
+def test_every_policy_is_in_the_help() -> None:
+    text = " ".join(inspect.getsource(Sampling).partition('"""Which method')[2].partition('"""')[0].split())
+    listed = text.partition(": ")[2].partition(". ")[0].replace(" or ", ", ").split(", ")
+    assert listed == [method.name for method in METHODS]
+
+
+# ── K_block ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("steps", "ks"), [(256, (4, 6)), (512, (8, 10, 12, 14, 16)), (1024, (8, 10, 12, 14, 16))])
+def test_there_is_room_for_the_papers_sweep(steps: int, ks: tuple[int, ...]) -> None:
+    for k in ks:
+        Sampling(k_block=k, steps=steps, block=32).check_length(1024)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "free", "said"),
+    [
+        (Sampling(k_block=8, block=4), 16, "--k_block 8: 4 steps on a block of 4 positions leave room to take back 2;"),
+        (Sampling(k_block=1, block=4, steps=8), 16, "2 steps on a block of 4 positions leave room to take back 0;"),
+        (Sampling(k_block=3, block=4, steps=16), 18, "3 steps on a block of 4 positions leave room to take back 1;"),
+        (
+            Sampling(k_block=12, steps=4),
+            16,
+            "--k_block 12: 4 steps on a block of 16 positions leave room to take back 8;",
+        ),
+        (Sampling(k_block=17, block=4), 16, "--k_block 17 is more than the 16 positions to generate"),
+    ],
+)
+def test_what_a_block_cannot_hold_is_refused(sampling: Sampling, free: int, said: str) -> None:
+    """The number named is the largest that is not."""
+    with pytest.raises(ValueError, match=re.escape(said)):
+        sampling.check_length(free)
+    if "take back" in said:
+        replace(sampling, k_block=int(said[-2])).check_length(free)
+
+
+def test_a_block_says_itself_when_to_take_back() -> None:
+    with pytest.raises(ValueError, match="--on, --off: --k_block has its place in the block"):
+        Sampling(k_block=4, on=0.2, off=0.9).build_policy()

@@ -20,7 +20,7 @@ from prism.sampling.order import ALL_ORDERS, Margin, RandomOrder
 from prism.sampling.policies import METHODS, Settings
 from prism.sampling.policy import Law, Moment, Never, Pair, Policy
 from prism.sampling.remask import ALL_REMASKERS, Binomial, CappedBinomial, Centred, Fixed
-from prism.sampling.unmask import ALL_UNMASKERS, Counted, EntropyBounded, Factor, Threshold
+from prism.sampling.unmask import ALL_UNMASKERS, Counted, CountedAndSure, EntropyBounded, Factor, Threshold
 from prism.schedule import Phase
 from prism.state import Edit, State, Step, start
 
@@ -46,10 +46,13 @@ def _cases() -> list[Case]:
             settings.append(Settings(amount=Fixed(1), phase=Phase(on=0.5, off=0.8)))
         if "eta" in method.uses:
             settings.append(Settings(eta=0.5))
+        if "threshold" in method.uses:
+            settings += [replace(s, threshold=0.6) for s in settings]
         for s in settings:
             words = [type(s.order).__name__] if "order" in method.uses else []
             words += [f"{s.amount}"] if "amount" in method.uses else []
             words += [f"eta={s.eta}"] if s.eta is not None else []
+            words += [f"threshold={s.threshold}"] if s.threshold is not None else []
             cases.append(Case(" ".join([method.name, *words]), method.build(s)))
     return cases
 
@@ -92,6 +95,10 @@ def _sets_its_own_pace(policy: Policy) -> bool:
     return isinstance(policy, Pair) and isinstance(policy.unmasker, (Threshold, Factor, EntropyBounded))
 
 
+def _keeps_to_the_schedule_at_least(policy: Policy) -> bool:
+    return isinstance(policy, Pair) and isinstance(policy.unmasker, CountedAndSure)
+
+
 def check_law(steps: list[Step], policy: Policy, count: int) -> None:
     """The number of committed tokens after every step of every row, for sequences written in one block."""
     alphas = _alphas(policy, count)
@@ -103,6 +110,9 @@ def check_law(steps: list[Step], policy: Policy, count: int) -> None:
                 assert committed[row] == earlier[row] == length
             elif policy.law is Law.EXACT:
                 assert committed[row] == math.ceil(alphas[place + 1] * length - 1e-9)
+            elif _keeps_to_the_schedule_at_least(policy):
+                assert committed[row] >= math.ceil(alphas[place + 1] * length - 1e-9)
+                assert committed[row] > earlier[row] or committed[row] == length or step.edit.remask[row].any()
             elif _never_remasks(policy):
                 at_least = _sets_its_own_pace(policy) and earlier[row] < length
                 assert committed[row] >= earlier[row] + at_least

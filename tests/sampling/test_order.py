@@ -7,16 +7,18 @@ import math
 import pytest
 import torch
 from scipy import stats
-from stand_ins import Given, masks, moment, partly_written
+from stand_ins import Given, masks, moment, partly_written, record
 from torch import Tensor
 
 from prism.noise import Purpose
 from prism.sampling.draw import Draw
 from prism.sampling.order import Confidence, Leftmost, LowEntropy, Margin, Order, TopProbability
-from prism.sampling.policy import Moment, highest, lowest
+from prism.sampling.policy import Moment, Pair, highest, lowest
+from prism.sampling.remask import Fixed, LowQuality
 from prism.sampling.unmask import (
     Ancestral,
     Counted,
+    CountedAndSure,
     DreamEntropy,
     DreamMargin,
     DreamMaskgitPlus,
@@ -163,6 +165,38 @@ def test_threshold(tau: float) -> None:
     assert torch.equal(Threshold(tau).select(now(), NOTHING).where[0], expected)
 
 
+@pytest.mark.parametrize("tau", [0.05, 0.6, 0.9, 0.99])
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_counted_and_sure(tau: float, step: int) -> None:
+    """What `Counted` commits, one more than was taken back at least, and everything sure beside it."""
+    state, remasked = partly_written(8, 6, 3, share=0.5), torch.tensor([0, 1] * 4)
+    at = moment(MODEL, state, step=step, steps=3)
+    ranks = Margin().rank(at).scores
+    committed = state.committed.sum(1).tolist()
+    assert min(committed) < 2 < max(committed)  # behind the schedule, and ahead of it
+    where = CountedAndSure(Margin(), tau).select(at, remasked).where
+    for row in range(8):
+        owed = max(2 * (step + 1) - committed[row], 1) + int(remasked[row])
+        best = set(ranks[row].argsort(descending=True)[:owed].tolist())
+        for place in range(6):
+            wanted = bool(state.masked[row, place]) and (place in best or PROBABILITIES[place].max() >= tau)
+            assert bool(where[row, place]) == wanted
+
+
+def test_being_sure_only_saves_forward_passes() -> None:
+    """Three of six are sure: they are there after a step, and the rest at one a step, though one is taken back each time."""
+    sure = CountedAndSure(TopProbability(), 0.6)
+    for policy, forwards in ((Pair(sure), 4), (Pair(Counted(TopProbability())), 6)):
+        assert record(MODEL, masks(1, 6, 3), policy, steps=6)[-1].forwards.tolist() == [forwards]
+    correcting = record(MODEL, masks(1, 6, 3), Pair(sure, LowQuality(Fixed(1))), steps=6)[-1]
+    assert (
+        0
+        < int(correcting.remasks)
+        < record(MODEL, masks(1, 6, 3), Pair(Counted(), LowQuality(Fixed(1))), steps=6)[-1].remasks
+    )
+    assert int(correcting.forwards) < 6
+
+
 @pytest.mark.parametrize("factor", [0.05, 0.3, 1.0, 2.0, 9.0])
 def test_factor(factor: float) -> None:
     """The largest n with (n + 1)(1 - p_(n)) <= F, at least one."""
@@ -190,3 +224,5 @@ def test_bad_threshold() -> None:
     for tau in (0.0, 1.5):
         with pytest.raises(ValueError, match="tau"):
             Threshold(tau)
+        with pytest.raises(ValueError, match="tau"):
+            CountedAndSure(tau=tau)

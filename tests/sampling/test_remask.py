@@ -25,7 +25,7 @@ from prism.sampling.remask import (
     LowQuality,
 )
 from prism.sampling.unmask import Counted
-from prism.schedule import Phase
+from prism.schedule import Cosine, Linear, Phase, Schedule
 from prism.state import Prediction, Step, start
 
 
@@ -112,6 +112,15 @@ def test_centred_where_there_is_no_room() -> None:
         assert not recorded[-1].after.masked.any()
         if steps <= 2:
             assert recorded[-1].remasks.tolist() == [0]
+
+
+@pytest.mark.parametrize("schedule", [Linear(), Cosine()], ids=str)
+@pytest.mark.parametrize(("length", "steps"), [(4, 4), (4, 3), (8, 4), (7, 5), (32, 8), (6, 20), (5, 1), (5, 2)])
+def test_what_a_block_holds_is_what_it_takes_back(length: int, steps: int, schedule: Schedule) -> None:
+    for k in range(3 * length):
+        policy = Pair(Counted(), LowQuality(Centred(k)))
+        taken = record(Flat(), masks(1, length, 3), policy, steps=steps, schedule=schedule)[-1].remasks
+        assert Centred(k).held(length, steps, schedule) == int(taken)
 
 
 def test_phase_switches_remasking() -> None:

@@ -35,6 +35,7 @@ from prism.sampling.remask import (
 from prism.sampling.unmask import (
     Ancestral,
     Counted,
+    CountedAndSure,
     DreamEntropy,
     DreamMargin,
     DreamMaskgitPlus,
@@ -55,6 +56,9 @@ class Settings:
     phase: Phase = field(default_factory=Phase)
     eta: float | None = None
     """The strength of ReMDM, P2 and their kin; None keeps each method's published default."""
+    threshold: float | None = None
+    """The probability from which on masks are committed at once; None where only the schedule commits, and 0.9 for the method
+    that has no schedule."""
 
 
 @dataclass(frozen=True)
@@ -72,34 +76,42 @@ def _strength(settings: Settings) -> dict[str, Any]:
     return {} if settings.eta is None else {"eta": settings.eta}
 
 
+def _pace(settings: Settings) -> Unmasker:
+    """The schedule's, or a faster one where the model is sure."""
+    if settings.threshold is None:
+        return Counted(settings.order)
+    return CountedAndSure(settings.order, settings.threshold)
+
+
 def _own_pace(unmasker: Unmasker) -> Callable[[Settings], Policy]:
     return lambda settings: Pair(unmasker)
 
 
-_COUNTED = frozenset({"order", "amount", "phase", "schedule"})
+_PACED = frozenset({"order", "schedule", "threshold"})
+_COUNTED = _PACED | {"amount", "phase"}
 _JOINT = frozenset({"schedule"})
 _STRENGTH = frozenset({"order", "eta", "schedule"})
 
 METHODS: tuple[Method, ...] = (
-    Method("vanilla", "no remasking, fixed counts", lambda s: Pair(Counted(s.order), Never())),
+    Method("vanilla", "no remasking, fixed counts", lambda s: Pair(_pace(s), Never()), _PACED),
     Method("mdlm", "no remasking, MDLM's ancestral step", lambda s: Pair(Ancestral(s.order), Never())),
     Method(
         "prism",
         "PRISM: the lowest quality goes back",
-        lambda s: Pair(Counted(s.order), LowQuality(s.amount, s.phase)),
+        lambda s: Pair(_pace(s), LowQuality(s.amount, s.phase)),
         _COUNTED,
         needs_head=True,
     ),
     Method(
         "prism-likelihood",
         "PRISM on a model tuned with the likelihood loss: the lowest own probability goes back",
-        lambda s: Pair(Counted(s.order), LowLikelihood(s.amount, s.phase)),
+        lambda s: Pair(_pace(s), LowLikelihood(s.amount, s.phase)),
         _COUNTED,
     ),
     Method(
         "prism-entropy",
         "the same, sparing tokens with many alternatives (g·exp H)",
-        lambda s: Pair(Counted(s.order), EntropyAware(s.amount, s.phase)),
+        lambda s: Pair(_pace(s), EntropyAware(s.amount, s.phase)),
         _COUNTED,
     ),
     Method(
@@ -112,19 +124,19 @@ METHODS: tuple[Method, ...] = (
     Method(
         "random",
         "random tokens go back, fixed counts",
-        lambda s: Pair(Counted(s.order), Anywhere(s.amount, s.phase)),
+        lambda s: Pair(_pace(s), Anywhere(s.amount, s.phase)),
         _COUNTED,
     ),
     Method(
         "remdm-conf-topk",
         "the lowest probability at commit time goes back, fixed counts",
-        lambda s: Pair(Counted(s.order), LowConfidence(s.amount, s.phase)),
+        lambda s: Pair(_pace(s), LowConfidence(s.amount, s.phase)),
         _COUNTED,
     ),
     Method(
         "p2-self",
         "P2-self's score, the model's own probability of each committed token, fixed counts",
-        lambda s: Pair(Counted(s.order), LowLikelihood(s.amount, s.phase)),
+        lambda s: Pair(_pace(s), LowLikelihood(s.amount, s.phase)),
         _COUNTED,
     ),
     Method("p2-joint", "P2-self, one ranking, as released", lambda s: P2Self(**_strength(s)), _JOINT | {"eta"}),
@@ -149,7 +161,12 @@ METHODS: tuple[Method, ...] = (
     Method("dream-maskgit-plus", "Dream's decoding by confidence", _own_pace(DreamMaskgitPlus()), frozenset()),
     Method("dream-margin", "Dream's decoding by margin", _own_pace(DreamMargin()), frozenset()),
     Method("dream-entropy", "Dream's decoding by entropy", _own_pace(DreamEntropy()), frozenset()),
-    Method("threshold", "Fast-dLLM: all above 0.9", _own_pace(Threshold()), frozenset()),
+    Method(
+        "threshold",
+        "Fast-dLLM: all that are likely enough, whatever the schedule",
+        lambda s: Pair(Threshold() if s.threshold is None else Threshold(s.threshold)),
+        frozenset({"threshold"}),
+    ),
     Method("factor", "Fast-dLLM: by the factor rule", _own_pace(Factor()), frozenset()),
     Method("entropy-bounded", "EB-Sampler", _own_pace(EntropyBounded()), frozenset()),
 )
