@@ -14,15 +14,16 @@ from typing import Any, TypeVar
 import torch
 from rich.table import Table
 
-from prism.cli.code import EvaluateCode
-from prism.cli.command import Command, check_folder, console, progress, show_record
+from prism.cli.code import EvaluateCode, isolation
+from prism.cli.command import Command, check_file, check_folder, console, progress, show_record
 from prism.data import sudoku
-from prism.data.code import ON_THE_HUB
+from prism.data.code import ON_THE_HUB, Task, load_tasks
 from prism.evaluation.mauve import require_mauve
 from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.samples import Together
-from prism.evaluation.sandbox import cores, strongest
+from prism.evaluation.sandbox import cores
 from prism.models.causal import load_llama2c
+from prism.models.folder import first_line
 from prism.recipes.known_truth import writing_of
 from prism.recipes.reproduce import (
     functions,
@@ -42,7 +43,7 @@ from prism.recipes.reproduce import (
     wikipedia_results,
 )
 from prism.recipes.reproduce.functions import FunctionsStudy
-from prism.recipes.reproduce.llada import LladaStudy
+from prism.recipes.reproduce.llada import Benchmark, LladaStudy
 from prism.recipes.reproduce.owt import Ingredients, OwtStudy
 from prism.recipes.reproduce.report import found_in
 from prism.recipes.reproduce.stories import StoriesStudy
@@ -281,7 +282,7 @@ def _beside_the_papers(results: Path) -> Path:
 @dataclass(frozen=True, kw_only=True)
 class ReproduceLlada(Reproduction):
     """The paper's experiment with LLaDA-8B: fine-tune it with PRISM on code, write HumanEval and MBPP with every method, and
-    print what they solve beside the paper's table.
+    print what they solve beside the paper's table; what it repairs, and what it does for the model that was not tuned.
 
     What its folders hold already is not made again: after an interruption the same command goes on. With accelerate launch
     several GPUs or machines tune together and share the writing.
@@ -304,13 +305,20 @@ class ReproduceLlada(Reproduction):
         super().check()
         if importlib.util.find_spec("pyflakes") is None:  # or it would be missed when all is trained
             raise ValueError("Undefined names are found by pyflakes; run: pip install 'prism-mdm[code]'")
-        strongest(self.unsafe)
+        isolation(self.unsafe)
         llada.accumulate(pick(self.scale, llada.SCALES, "scale"), launched()[0])
         if self.data is not None and not self.data.is_file():
             raise ValueError(f"--data {self.data}: no such file; give JSON lines, or leave it out for the paper's.")
         for flag, tasks in (("--humaneval", self.humaneval), ("--mbpp", self.mbpp)):
-            if tasks not in ON_THE_HUB and not Path(tasks).is_file():
+            if Path(tasks).is_file():
+                continue
+            if tasks not in ON_THE_HUB:
                 raise ValueError(f"{flag} {tasks}: neither a file nor one of {', '.join(ON_THE_HUB)}.")
+            if importlib.util.find_spec("datasets") is None:
+                raise ValueError(
+                    f"{flag} {tasks}: sets of the hub are read with datasets; run: pip install 'prism-mdm[code]', or name the "
+                    f"published file: {flag} FILE."
+                )
 
     def _judging(self) -> list[str]:
         """Words for every evaluation: the processes of a machine share its cores, or programs would run out of time."""
@@ -319,19 +327,39 @@ class ReproduceLlada(Reproduction):
 
     def run(self) -> dict[str, Any]:
         scale, together = pick(self.scale, llada.SCALES, "scale"), Together()
-        tasks, say = {"humaneval": self.humaneval, "mbpp": self.mbpp}, _Commands(self._judging())
+        given = {"humaneval": self.humaneval, "mbpp": self.mbpp}
+        tasks = {name: Benchmark(source, _tasks(f"--{name}", source)) for name, source in given.items()}
+        say = _Commands(self._judging())
         study = LladaStudy(scale, self._workshop(f"llada-{self.scale}"), self.model, self.data, tasks, say, together)
         results = llada.results_of(study)
         wanted = self._wanted(results)
         study.workshop.begin(study.describe())
+        runs = study.needed(wanted)
+        for folder in (study.runs_folder, study.workshop.results):
+            folder.mkdir(parents=True, exist_ok=True)
+        check_file("--results", study.workshop.results / "README.md")
+        for run in runs:
+            say.checked(study.evaluate_words(run))  # what is wrong with the last command is known before days of tuning
         study.tune()
         gc.collect()  # what was trained is let go before it is loaded to write
-        study.make_share([run for run in study.all_runs() if f"{run.benchmark}_{run.steps}" in wanted])
+        study.make_share(runs)
         if not together.is_main:
             return {"results": list(wanted)}
         made = self._make("llada", study, results, llada_report.write_report, study.describe())
         console.print(llada_report.main_table(found_in(study.workshop.results)), soft_wrap=True)
         return made
+
+
+def _tasks(flag: str, source: str) -> list[Task]:
+    """Those of the source, or a complaint that names the option."""
+    try:
+        return load_tasks(source)
+    except Exception as error:  # the hub's libraries have many of their own
+        if Path(source).is_file():
+            raise ValueError(f"{flag}: {error}") from error
+        raise ValueError(
+            f"{flag} {source}: cannot be had from the hub ({first_line(error)}); name the published file: {flag} FILE."
+        ) from error
 
 
 class _Commands:
@@ -340,21 +368,28 @@ class _Commands:
     def __init__(self, to_judge: list[str]) -> None:
         """`to_judge`: words that all evaluations of code are given."""
         self.to_judge = to_judge
-        self.loaded: tuple[str | None, Any] | None = None
+        self.loaded: tuple[tuple[str | None, str | None], Any] | None = None
 
-    def __call__(self, words: Sequence[str]) -> dict[str, Any]:
+    def checked(self, words: Sequence[str]) -> Command:
         from prism.cli.parser import parse  # it lists this command
 
         judging = list(words[:2]) == ["evaluate", "code"]
         command = parse([*words, *(self.to_judge if judging else [])])
-        console.print(f"[dim]  prism {' '.join(words)}[/dim]", soft_wrap=True)
         command.check()
+        return command
+
+    def __call__(self, words: Sequence[str]) -> dict[str, Any]:
+        console.print(f"[dim]  prism {' '.join(words)}[/dim]", soft_wrap=True)
+        command = self.checked(words)
         if not isinstance(command, EvaluateCode):
             return command.run()
 
         def load() -> Any:
-            if self.loaded is None or self.loaded[0] != command.model:
-                self.loaded = command.model, command.load()
+            wanted = command.model, command.corrector
+            if self.loaded is None or self.loaded[0] != wanted:
+                self.loaded = None
+                gc.collect()  # there may not be room for both
+                self.loaded = wanted, command.load_for(command.method())
             return self.loaded[1]
 
         return command.judged(load)

@@ -100,7 +100,7 @@ functions --output {{o}} --packages {{f}} --vocabulary 8 | take 258 or more
 {EVALUATE} --policy remdm-cap --threshold .9 | --threshold: the policy 'remdm-cap' does not use it
 {EVALUATE} --threshold 0 | --threshold 0.0: a probability above 0
 {EVALUATE} --k_block 3 --on .5 | --on: --k_block has its place in the block
-{EVALUATE} --k_block 12 --block 4 | --k_block 12: 3 steps on a block of 4 positions leave room to take back 1
+{EVALUATE} --k_block 12 --block 4 | --k_block 12: 4 steps on a block of 4 positions leave room to take back 2
 {EVALUATE} --policy dream-entropy --eta .3 | does not use it
 {EVALUATE} --temperature -1 | temperature=-1.0
 {EVALUATE} --temperature hot | --temperature

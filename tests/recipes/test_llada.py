@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ from prism.evaluation.samples import Together
 from prism.evaluation.sandbox import available
 from prism.models.attach import PrismModel
 from prism.models.hub import load_model
-from prism.recipes.reproduce.llada import METHODS, SCALES, LladaStudy, Run, Scale, accumulate
-from prism.recipes.reproduce.llada_report import PUBLISHED, best_of, main_table
+from prism.recipes.reproduce.llada import METHODS, SCALES, Benchmark, LladaStudy, Run, Scale, accumulate
+from prism.recipes.reproduce.llada_report import PUBLISHED, TRANSFER, best_of, main_table
 from prism.recipes.reproduce.workshop import Workshop
 from prism.sampling.remask import Anywhere, Centred, LowConfidence, LowQuality
 
@@ -87,7 +88,7 @@ class Share(Together):
 
 
 def study(scale: Scale, path: Path = Path("here"), together: Together | None = None, **others: Any) -> LladaStudy:
-    tasks = {"humaneval": "humaneval", "mbpp": "mbpp"}
+    tasks = {name: Benchmark(name, ()) for name in ("humaneval", "mbpp")}
     given = {"say": lambda _: pytest.fail("nothing is to be run"), **others}
     workshop = Workshop(path / "models", path / "results")
     return LladaStudy(scale, workshop, "GSAI-ML/LLaDA-8B-Instruct", None, tasks, given["say"], together or Share(0, 1))
@@ -124,6 +125,54 @@ def test_the_model_was_tuned_by_the_recipe(root: Path) -> None:
 
 
 @isolated
+def test_the_tuned_model_judges_what_the_untuned_one_writes(root: Path) -> None:
+    """Two forward passes a step, and counted; the one that writes is not the one that was tuned."""
+    rows = json.loads((root / "results" / "transfer.json").read_text())["rows"]
+    swept = [("PRISM", n, k) for n, ks in TINY.sweep.items() for k in ks]
+    wanted = [*(("MDM", n, None) for n in TINY.sweep), *swept]
+    assert [(row["method"], row["steps"], row["k_block"]) for row in rows] == wanted
+    forwards = {"MDM": 1, "PRISM": 2}
+    full = [row for row in rows if row["ends"] == {"LENGTH": 2}]
+    assert {row["method"] for row in full} == set(forwards)
+    assert all(row["nfe"] == forwards[row["method"]] * row["steps"] for row in full)
+    assert all(row["remasks"] == (row["k_block"] or 0) * TINY.new_tokens / TINY.block for row in full)
+    for name in ("humaneval_8_vanilla_untuned", "humaneval_8_prism_1_untuned"):
+        settings = json.loads((root / "models" / "runs" / f"{name}.json").read_text())["record"]["settings"]
+        assert settings["model"] == str(root / "llada")
+        assert settings["corrector"] == (str(root / "models" / "prism") if "prism" in name else None)
+    page = (root / "results" / "README.md").read_text()
+    assert page.count("| 8 | untuned, judged by the tuned |") == len(TINY.sweep[8])
+    assert page.count(f"| {TRANSFER['PRISM']} |") == len(swept)
+
+
+@isolated
+def test_what_is_repaired_is_counted_and_shown(root: Path) -> None:
+    rows = json.loads((root / "results" / "corrections.json").read_text())["rows"]
+    assert [(row["steps"], row["k_block"]) for row in rows] == [(n, k) for n, ks in TINY.sweep.items() for k in ks]
+    page = (root / "results" / "README.md").read_text()
+    for row in rows:
+        name = f"humaneval_{row['steps']}_prism_{row['k_block']}"
+        of_run = next(
+            found
+            for found in json.loads((root / "results" / f"humaneval_{row['steps']}.json").read_text())["rows"]
+            if (found["method"], found["k_block"]) == ("PRISM", row["k_block"])
+        )
+        assert row["functions"] == len(row["tasks"]) == 2
+        assert row["changes"]["repaired"] == of_run["syntax"]["repaired"]
+        assert row["syntax_errors_after"] == of_run["syntax_errors"]
+        before, after = (
+            [json.loads(line)["completion"] for line in path.read_text().splitlines()]
+            for path in (
+                root / "models" / "runs" / f"{stem}.jsonl" for stem in (f"humaneval_{row['steps']}_vanilla", name)
+            )
+        )
+        shown = (root / "results" / row["page"]).read_text()
+        assert ("```diff" in shown) == (sorted(before) != sorted(after))
+        repaired = f"{row['changes']['repaired']} of {row['syntax_errors_before']}"
+        assert f"| {row['steps']} | [{row['k_block']}]({row['page']}) | {repaired} | 19 of 26 |" in page
+
+
+@isolated
 def test_the_page_stands_beside_the_paper(root: Path) -> None:
     page = (root / "results" / "README.md").read_text()
     assert page.count("| HumanEval | 8 | PRISM |") == 1 + len(TINY.sweep[8])
@@ -135,9 +184,10 @@ def test_again_makes_nothing_anew(root: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Finetune, "run", lambda *_: pytest.fail("tuned again"))
     monkeypatch.setattr(EvaluateCode, "judged", lambda *_: pytest.fail("written again"))
     assert main(words(root)) == 0
-    (root / "results" / "mbpp_8.json").unlink()
-    assert main(words(root, "--only", "mbpp_8")) == 0
-    assert (root / "results" / "mbpp_8.json").is_file()
+    for name in ("mbpp_8", "transfer", "corrections"):
+        (root / "results" / f"{name}.json").unlink()
+    assert main(words(root, "--only", "mbpp_8,corrections,transfer")) == 0
+    assert all((root / "results" / f"{name}.json").is_file() for name in ("mbpp_8", "transfer", "corrections"))
 
 
 @isolated
@@ -149,11 +199,47 @@ def test_again_makes_nothing_anew(root: Path, monkeypatch: pytest.MonkeyPatch) -
         (["--data", "nowhere.jsonl"], "--data nowhere.jsonl: no such file"),
         (["--mbpp", "mpbb"], "--mbpp mpbb: neither a file nor one of humaneval"),
         (["--scale", "small"], "choose from paper, tiny"),
+        (["--humaneval", "{root}/chat.jsonl"], "--humaneval: "),
+        (["--results", "{root}/chat.jsonl"], "--results"),
     ],
 )
 def test_bad_words(root: Path, others: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words(root, *others)) == 2
+    assert main(words(root, *(word.format(root=root) for word in others))) == 2
     assert said in capsys.readouterr().err
+
+
+@isolated
+@pytest.mark.parametrize("flag", ["--humaneval", "--mbpp"])
+def test_without_a_hub_nothing_is_tuned(
+    root: Path, tmp_path: Path, flag: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tasks are there before the tuning begins, or the option is named that takes a file."""
+
+    def unreachable(*_: Any) -> None:
+        raise ConnectionError("no way to the hub\nat all")
+
+    monkeypatch.setattr("datasets.load_dataset", unreachable)
+    monkeypatch.setattr(Finetune, "run", lambda *_: pytest.fail("tuned in vain"))
+    assert main(words(root, "--output", str(tmp_path / "models"), flag, flag[2:])) == 2
+    said = capsys.readouterr().err
+    assert (
+        f"{flag} {flag[2:]}: cannot be had from the hub (no way to the hub); name the published file: {flag} FILE"
+        in said
+    )
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "datasets" else object())
+    assert main(words(root, "--output", str(tmp_path / "models"), flag, flag[2:])) == 2
+    assert f"{flag} {flag[2:]}: sets of the hub are read with datasets" in capsys.readouterr().err
+    assert not (tmp_path / "models").exists()
+
+
+@isolated
+def test_a_command_that_cannot_be_is_known_before_the_tuning(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Finetune, "run", lambda *_: pytest.fail("tuned in vain"))
+    monkeypatch.setitem(SCALES, "tiny", replace(TINY, sweep={16: (1, 40)}))
+    assert main(words(root, "--output", str(tmp_path / "models"))) == 2
+    assert "--k_block 40" in capsys.readouterr().err
 
 
 # ── the paper's configuration ───────────────────────────────────────────────────────────────────────────────────────
@@ -188,6 +274,7 @@ def test_the_paper_s_sweep() -> None:
     for run in study(PAPER).all_runs():
         command = parse(study(PAPER).evaluate_words(run))
         assert isinstance(command, EvaluateCode)
+        command.check_length(command.new_tokens)
         assert command.new_tokens // (command.block or 1) == 32
         assert command.build_draw().temperature == 0
         found.setdefault((run.method, run.steps), set()).add(command.k_block)
@@ -200,6 +287,28 @@ def test_the_paper_s_sweep() -> None:
     for method in ("ReMDM", "ReMDM-conf", "PRISM"):
         assert [found[method, n] for n in (256, 512, 1024)] == [{4, 6}, longer, longer]
     assert found["MDM", 256] == {None}
+
+
+def test_transfer_is_asked_of_humaneval_at_every_n() -> None:
+    """The model as it came writes, the tuned one judges where there is something to judge."""
+    runs, here = study(PAPER).transferred(), study(PAPER)
+    assert {(run.benchmark, run.method, run.untuned) for run in runs} == {
+        ("humaneval", "MDM", True),
+        ("humaneval", "PRISM", True),
+    }
+    assert len(runs) == 3 + 2 + 5 + 5
+    assert len({run.name for run in here.all_runs()}) == len(here.all_runs()) == 93
+    for run in runs:
+        command = parse(here.evaluate_words(run))
+        assert isinstance(command, EvaluateCode)
+        assert command.model == "GSAI-ML/LLaDA-8B-Instruct"
+        assert command.corrector == (str(here.tuned) if run.method == "PRISM" else None)
+    assert here.needed(["corrections"]) == [
+        run
+        for run in here.all_runs()
+        if run.benchmark == "humaneval" and run.method in ("MDM", "PRISM") and not run.untuned
+    ]
+    assert here.needed(["tuning"]) == []
 
 
 def test_published_figures_are_those_of_the_paper() -> None:

@@ -1,5 +1,6 @@
 """The paper's largest experiment: PRISM on LLaDA-8B-Instruct, judged by HumanEval and MBPP (Section 4.3, Table 1, and the
-appendix "Additional experimental details on LLaDA").
+appendix "Additional experimental details on LLaDA"), and the two analyses of Section 4.4 that take the same model: the syntax
+errors it repairs, and the tuned model judging what the untuned one writes.
 
 The model is fine-tuned once on opc-sft-stage2. Then every method writes with the same weights: what is called MDM there takes
 nothing back; ReMDM takes back random tokens, ReMDM-conf those that were least likely when they were committed, PRISM those of
@@ -9,14 +10,15 @@ Everything is done by two other commands, `prism finetune --recipe llada` and `p
 words to say to them, and what the paper found. Where the paper says nothing: tasks are asked as its code asks them (in words,
 without signature and tests; all 974 tasks of MBPP), but in the chat template that LLaDA-Instruct was tuned with and that our
 fine-tuning uses. N counts forward passes over 1,024 generated tokens; the authors' code counts the prompt's tokens too, which
-leaves it fewer. Texts end at their end-of-text token, which changes no token before it: no earlier block is taken up again.
+leaves it fewer. The analyses are made at every N and K_block, the paper not saying which were its own. Texts end at their
+end-of-text token, which changes no token before it: no earlier block is taken up again.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from prism.data.code import Task
+from prism.evaluation.code import read_completions
+from prism.evaluation.corrections import by_task, corrections, page, solutions, summary
 from prism.evaluation.record import Stopwatch, plain, write_json
 from prism.evaluation.samples import Together
 from prism.evaluation.statistics import paired_difference
@@ -35,6 +40,8 @@ DATA = (
     "--dataset OpenCoder-LLM/opc-sft-stage2 --dataset_config educational_instruct "
     "--prompt_field instruction --completion_field output"
 )
+ANALYSED = "humaneval"
+"""The benchmark of the paper's analyses."""
 PAUSE = 5.0
 """Seconds between two looks for a file that another process writes."""
 
@@ -85,6 +92,13 @@ SCALES: dict[str, Scale] = {
 
 
 @dataclass(frozen=True)
+class Benchmark:
+    source: str
+    """A published file, or a name on the hub."""
+    tasks: Sequence[Task]
+
+
+@dataclass(frozen=True)
 class Run:
     """One way of writing, on one benchmark."""
 
@@ -93,11 +107,14 @@ class Run:
     """By the paper's name."""
     steps: int
     k_block: int | None = None
+    untuned: bool = False
+    """Whether the model as it came writes. Quality, where it is asked for, is the tuned one's, for a second forward pass."""
 
     @property
     def name(self) -> str:
         name = f"{self.benchmark}_{self.steps}_{METHODS[self.method]}"
-        return name if self.k_block is None else f"{name}_{self.k_block}"
+        name = name if self.k_block is None else f"{name}_{self.k_block}"
+        return f"{name}_untuned" if self.untuned else name
 
 
 class LladaStudy:
@@ -113,11 +130,11 @@ class LladaStudy:
         workshop: Workshop,
         model: str,
         data: Path | None,
-        benchmarks: Mapping[str, str],
+        benchmarks: Mapping[str, Benchmark],
         say: Say,
         together: Together,
     ) -> None:
-        """`data`: JSON lines instead of the paper's; `benchmarks`: where each one's tasks are."""
+        """`data`: JSON lines instead of the paper's."""
         self.scale, self.workshop, self.model, self.data = scale, workshop, model, data
         self.benchmarks, self.say, self.together = benchmarks, say, together
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -125,7 +142,8 @@ class LladaStudy:
     def describe(self) -> dict[str, Any]:
         """What a folder of this study must have been made with."""
         data = None if self.data is None else str(self.data)
-        return {"scale": self.scale, "model": self.model, "data": data, "benchmarks": dict(self.benchmarks)}
+        sources = {name: benchmark.source for name, benchmark in self.benchmarks.items()}
+        return {"scale": self.scale, "model": self.model, "data": data, "benchmarks": sources}
 
     # ── tuning ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -158,10 +176,29 @@ class LladaStudy:
         tried = [Run(benchmark, method, steps, k) for method in swept for k in self.scale.sweep[steps]]
         return [Run(benchmark, "MDM", steps), *tried]
 
+    def transferred(self) -> list[Run]:
+        """The untuned model alone, and judged by the tuned one; in this order, so that models are loaded once."""
+        alone = [Run(ANALYSED, "MDM", steps, untuned=True) for steps in self.scale.sweep]
+        swept = self.scale.sweep.items()
+        return [*alone, *(Run(ANALYSED, "PRISM", steps, k, untuned=True) for steps, ks in swept for k in ks)]
+
+    def corrected(self) -> list[tuple[Run, Run]]:
+        """What is compared: MDM's run and PRISM's."""
+        swept = self.scale.sweep.items()
+        return [(Run(ANALYSED, "MDM", steps), Run(ANALYSED, "PRISM", steps, k)) for steps, ks in swept for k in ks]
+
     def all_runs(self) -> list[Run]:
-        """The longest first, so that shares come out even."""
+        """The longest first, so that shares come out even; last those of other models."""
         steps = sorted(self.scale.sweep, reverse=True)
-        return [run for n in steps for benchmark in reversed(list(self.benchmarks)) for run in self.runs(benchmark, n)]
+        table = [run for n in steps for benchmark in reversed(list(self.benchmarks)) for run in self.runs(benchmark, n)]
+        return [*table, *self.transferred()]
+
+    def needed(self, results: Iterable[str]) -> list[Run]:
+        """The runs that results of these names are made from."""
+        needs = {f"{name}_{steps}": self.runs(name, steps) for name in self.benchmarks for steps in self.scale.sweep}
+        needs |= {"transfer": self.transferred(), "corrections": [run for pair in self.corrected() for run in pair]}
+        wanted = {run for result in results for run in needs.get(result, [])}
+        return [run for run in self.all_runs() if run in wanted]
 
     def make_share(self, wanted: Sequence[Run]) -> None:
         """Those of the wanted runs that fall to this process."""
@@ -174,24 +211,36 @@ class LladaStudy:
 
     def made(self, run: Run) -> dict[str, Any]:
         """What `prism evaluate code` found, made now or waited for if it is not there yet."""
-        path = self.workshop.models / "runs" / f"{run.name}.json"
+        path = self.runs_folder / f"{run.name}.json"
         if not path.is_file():
             if self._is_mine(run):
                 self.workshop.tell(f"  {run.name}")
-                path.parent.mkdir(parents=True, exist_ok=True)
+                self.runs_folder.mkdir(parents=True, exist_ok=True)
                 write_json(path, self.say(self.evaluate_words(run)))
             while not path.is_file():
                 time.sleep(PAUSE)
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return found
 
+    @property
+    def runs_folder(self) -> Path:
+        return self.workshop.models / "runs"
+
+    def completions(self, run: Run) -> dict[str, list[str]]:
+        """What a run that is made has written, by task."""
+        return read_completions(self._completions(run))
+
+    def _completions(self, run: Run) -> Path:
+        return self.runs_folder / f"{run.name}.jsonl"
+
     def evaluate_words(self, run: Run) -> list[str]:
         scale = self.scale
+        judged = ["--corrector", str(self.tuned)] if run.untuned and run.method == "PRISM" else []
         taking_back = [] if run.k_block is None else ["--k_block", str(run.k_block)]
         settings = {
-            "--model": self.tuned,
-            "--tasks": self.benchmarks[run.benchmark],
-            "--output": self.workshop.models / "runs" / f"{run.name}.jsonl",
+            "--model": self.model if run.untuned else self.tuned,
+            "--tasks": self.benchmarks[run.benchmark].source,
+            "--output": self._completions(run),
             "--policy": METHODS[run.method],
             "--steps": run.steps,
             "--new_tokens": scale.new_tokens,
@@ -203,7 +252,7 @@ class LladaStudy:
         asked = (
             "--prompt stripped --chat true --order probability --temperature 0"  # "nucleus p = 0": the likeliest token
         )
-        return ["evaluate", "code", *words, *taking_back, *asked.split()]
+        return ["evaluate", "code", *words, *judged, *taking_back, *asked.split()]
 
 
 def accumulate(scale: Scale, processes: int) -> int:
@@ -237,6 +286,34 @@ def methods(benchmark: str, steps: int) -> Callable[[LladaStudy], dict[str, Any]
     return measure
 
 
+def transfer(study: LladaStudy) -> dict[str, Any]:
+    """The tuned model's quality for what the untuned one writes, which its head never saw; two forward passes a step."""
+    clock, rows = Stopwatch(), []
+    for run in study.transferred():
+        alone = study.made(Run(run.benchmark, "MDM", run.steps, untuned=True))
+        who = "untuned, alone" if run.method == "MDM" else "untuned, judged by the tuned"
+        rows.append({"who": who, **_row(run, study.made(run), alone)})
+    record = clock.record("reproduce llada", study.scale, seed=0, device=study.device)
+    return {"rows": rows, "record": plain(record)}
+
+
+def corrected(study: LladaStudy) -> dict[str, Any]:
+    """What PRISM mends and what it breaks of what MDM writes; the diffs go to pages of their own."""
+    clock, rows, tasks = Stopwatch(), [], study.benchmarks[ANALYSED].tasks
+    for pair in study.corrected():
+        for run in pair:
+            study.made(run)
+        changes = corrections(*(solutions(tasks, study.completions(run)) for run in pair))
+        _, after = pair
+        name = f"corrections_{after.steps}_{after.k_block}.md"
+        title = f"MDM and PRISM with K_block {after.k_block} on {ANALYSED}, N = {after.steps}"
+        (study.workshop.results / name).write_text(page(title, changes), encoding="utf-8")
+        about = {"steps": after.steps, "k_block": after.k_block, "page": name}
+        rows.append({**about, **summary(changes), "tasks": by_task(changes)})
+    record = clock.record("reproduce llada", study.scale, seed=0, device=study.device)
+    return {"rows": rows, "record": plain(record)}
+
+
 def _row(run: Run, found: Mapping[str, Any], vanilla: Mapping[str, Any]) -> dict[str, Any]:
     gain = paired_difference(_solved(found), _solved(vanilla))
     kept = {name: value for name, value in found.items() if name not in ("programs", "record")}
@@ -259,4 +336,5 @@ def _parses(found: Mapping[str, Any]) -> np.ndarray:
 def results_of(study: LladaStudy) -> dict[str, Callable[[LladaStudy], dict[str, Any]]]:
     """All results by the name of their file."""
     pairs = [(benchmark, steps) for benchmark in study.benchmarks for steps in study.scale.sweep]
-    return {"tuning": tuning, **{f"{benchmark}_{steps}": methods(benchmark, steps) for benchmark, steps in pairs}}
+    tables = {f"{benchmark}_{steps}": methods(benchmark, steps) for benchmark, steps in pairs}
+    return {"tuning": tuning, **tables, "transfer": transfer, "corrections": corrected}
