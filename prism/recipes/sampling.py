@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from prism.sampling.draw import Draw
+from prism.sampling.loop import MOST_STEPS
 from prism.sampling.order import Confidence, Leftmost, LowEntropy, Margin, Order, RandomOrder, TopProbability
 from prism.sampling.policies import METHODS, Binomial, CappedBinomial, Centred, Fixed, Method, Settings
 from prism.sampling.policy import Policy
@@ -147,7 +148,7 @@ class Sampling:
         """A block takes back nothing at its first step and leaves no mask at its last; between them there must be room."""
         size = min(self.block or free, free)
         steps = free if self.steps is None else self.steps
-        if size < 1 or steps < -(-free // size):
+        if size < 1 or not -(-free // size) <= steps <= MOST_STEPS:
             return  # the loop says so
         blocks, full = -(-free // size), free // size
         fewest = steps // blocks + (full <= steps % blocks)  # the first blocks take what does not divide

@@ -128,6 +128,7 @@ functions --output {{o}} --packages {{f}} --vocabulary 8 | take 258 or more
 {EVALUATE} --device cuda:99 | no such device
 {EVALUATE} --device mps | no such device
 {EVALUATE} --steps 100000000 | at most 1,000,000
+{EVALUATE} --steps 100000000 --k_block 3 | at most 1,000,000
 {EVALUATE} --block 0 | block=0
 {EVALUATE} --block 1 --steps 50 | blocks of 1
 {EVALUATE} --k 1e3 | --k: expected int, got '1000.0'

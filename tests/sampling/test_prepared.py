@@ -42,11 +42,15 @@ def built(method: Method) -> prism.Policy:
     return method.build(prism.Settings(amount=prism.Fixed(2)))
 
 
+POLICIES = {method.name: built(method) for method in METHODS}
+POLICIES["prism, sure"] = prism.Pair(prism.CountedAndSure(prism.Margin(), 0.3), prism.LowQuality(prism.Fixed(2)))
+
+
 @pytest.mark.parametrize("vocabulary", [7, SMALL_VOCABULARY + 44])
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-def test_a_prepared_sampler_is_the_loop(method: Method, vocabulary: int) -> None:
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=list(POLICIES))
+def test_a_prepared_sampler_is_the_loop(policy: prism.Policy, vocabulary: int) -> None:
     """Batch after batch, of one shape and of another; a large vocabulary is read in places whose number is only bounded."""
-    denoiser, policy = model(vocabulary), built(method)
+    denoiser = model(vocabulary)
     prepared = Prepared(denoiser, policy, steps=6, draw=Draw(nucleus=0.9), waits=False)
     for rows, seed in ((3, 0), (3, 1), (2, 2)):
         state, noise = puzzle(rows, seed), Noise.rows(seed, rows)
