@@ -25,7 +25,7 @@ from prism.cli.command import (
     show_record,
 )
 from prism.data.shards import MANIFEST, Corpus
-from prism.data.text import Files, load_tokenizer
+from prism.data.text import Files, fingerprint, load_tokenizer
 from prism.data.windows import TextWindows
 from prism.data.writing import Text, Writing, has_tokenizer
 from prism.evaluation.judge import Featuriser, Judge, load_encoder, load_judge
@@ -264,6 +264,7 @@ class EvaluateText(_Generates):
         corpus = Corpus.load(source)
         windows = TextWindows(corpus.validation, length)
         tokenizer = load_tokenizer(corpus.folder / "tokenizer")
+        corpus.check_tokenizer(fingerprint(tokenizer), "the one beside it")
         return [Text(tokenizer).text(row) for row in windows.read(range(min(count, windows.count))).tolist()]
 
 

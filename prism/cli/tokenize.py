@@ -20,7 +20,8 @@ from prism.evaluation.record import Stopwatch, plain
 class Tokenize(Command):
     """Turn any text into a folder of tokens to train on: prism pretrain --data FOLDER.
 
-    Exact duplicates are dropped. Interrupted or killed, the same command goes on, and the files come out the same.
+    Duplicates are dropped; case and white space do not count. Interrupted or killed, the same command goes on, and the files
+    come out the same.
     """
 
     input: tuple[Path, ...] = ()
@@ -41,7 +42,8 @@ class Tokenize(Command):
     """In plain text files, a line that stands between documents, such as <|endoftext|>, or "" for blank lines; a whole file is
     one document if left out."""
     validation: float = 0.01
-    """Share of the documents held out. A hash of the text decides, so the same text is never on both sides."""
+    """Share of the documents held out. A hash of the text decides, so the same text, case and white space aside, is never on
+    both sides."""
     shard_tokens: int = 1 << 26
     """Tokens in a file."""
     workers: int = os.cpu_count() or 1

@@ -61,8 +61,6 @@ class _Corpus:
     """Sequences kept apart to measure the loss on; of text, sequences of the validation documents."""
     length: int = 1024
     """Text and conversations: tokens of a sequence."""
-    verify: bool = False
-    """Text: read every file before training and compare its sha256."""
 
     def read(self, seed: int, vocab_size: int | None = None) -> _Material:
         """`vocab_size` is that of the model, if there is one."""
@@ -94,7 +92,7 @@ class _Corpus:
     def _text(self, seed: int, vocab_size: int | None) -> _Material:
         if self.length < 1:
             raise ValueError(f"--length {self.length}: a sequence has at least 1 token.")
-        corpus = Corpus.load(Path(self.data), verify=self.verify)
+        corpus = Corpus.load(Path(self.data))
         if vocab_size is not None and corpus.recipe.vocab_size > vocab_size:
             raise ValueError(
                 f"{self.data} has {corpus.recipe.vocab_size:,} token ids; the model knows 0..{vocab_size - 1}."

@@ -6,13 +6,18 @@
 
 While they are being written `progress.json` says how far the work is safely on disk, and what it does not mention is not
 there: a writer that finds it cuts the files back to it and goes on.
+
+Whoever loads them reads every file once and compares its sum. That it was right is remembered outside the folder, which may
+be read-only, by everything that changes when the file does; an unchanged file is not read again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,9 +25,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64, UInt, UInt64
 
+from prism.data.text import file_sha256
 from prism.models.folder import Folder, sync, write_whole
 
-FORMAT, VERSION = "prism-tokens", 2
+FORMAT, VERSION = "prism-tokens", 3
 MANIFEST, PROGRESS, SEEN = "manifest.json", "progress.json", ".seen"
 SPLITS = ("train", "validation")
 
@@ -108,8 +114,8 @@ class Corpus:
     splits: Mapping[str, Split]
 
     @staticmethod
-    def load(folder: Path, *, verify: bool = False) -> Corpus:
-        """Every file is there and has its size; `verify` also reads them all and compares sha256 sums."""
+    def load(folder: Path) -> Corpus:
+        """Every file is there and holds what the manifest says."""
         if (folder / PROGRESS).exists() and not (folder / MANIFEST).exists():
             raise CorpusError(f"{folder} is unfinished; repeat the prism tokenize that began it.")
         content = Folder(folder, CorpusError).json(MANIFEST)
@@ -125,7 +131,7 @@ class Corpus:
             raise CorpusError(f"{folder / MANIFEST} is damaged: its own sha256 differs; copy it again from its source.")
         splits = {name: Split.of(content["splits"][name]) for name in SPLITS}
         corpus = Corpus(folder, Recipe(**content["recipe"]), splits)
-        corpus._check_files(verify=verify)
+        corpus._check_files()
         return corpus
 
     @property
@@ -147,7 +153,7 @@ class Corpus:
         shards = self.splits[split].shards
         return Stream(tuple(np.memmap(self.folder / shard.name, self.recipe.dtype, "r") for shard in shards))
 
-    def _check_files(self, *, verify: bool) -> None:
+    def _check_files(self) -> None:
         shards = [shard for split in self.splits.values() for shard in split.shards]
         if strangers := {path.name for path in self.folder.glob("[!.]*.bin")} - {shard.name for shard in shards}:
             raise CorpusError(
@@ -159,8 +165,30 @@ class Corpus:
                 raise CorpusError(f"{path} is missing; copy the folder again from its source.")
             if path.stat().st_size != size:
                 raise CorpusError(f"{path} has {path.stat().st_size:,} bytes instead of {size:,}; copy it again.")
-            if verify and _sum(path) != shard.sha256:
-                raise CorpusError(f"{path} is damaged: its sha256 differs; copy it again from its source.")
+            if not _holds(path, shard.sha256):
+                raise CorpusError(
+                    f"{path} is damaged or of another corpus: its sha256 differs; copy it again from its source."
+                )
+
+
+def _holds(path: Path, sha256: str) -> bool:
+    """Whether the sum of the file is this one: by reading it, unless that was done since it last changed."""
+    now = path.stat()  # before it is read: what changes meanwhile is seen next time
+    known = f"{path.resolve()} {now.st_size} {now.st_mtime_ns} {now.st_ctime_ns} {now.st_ino} {sha256}"
+    marker = _checked() / hashlib.sha256(known.encode()).hexdigest()
+    if marker.exists():
+        return True
+    if file_sha256(path) != sha256:
+        return False
+    with suppress(OSError):  # then it is read again next time
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch()
+    return True
+
+
+def _checked() -> Path:
+    """A folder of empty files, one for every state of a file that was found right: processes cannot be in each other's way."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "prism" / "checked"
 
 
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -220,7 +248,8 @@ class CorpusWriter:
         """All of it on disk, first the bytes, then the word that they are there, then their final names."""
         for name in (SEEN, *map(self._hidden, SPLITS)):
             sync(self.folder / name)
-        state = {"recipe": asdict(self.recipe), "duplicates": self.duplicates, "empty": self.empty}
+        state = {"version": VERSION, "recipe": asdict(self.recipe)}
+        state |= {"duplicates": self.duplicates, "empty": self.empty}
         splits = {name: asdict(split) for name, split in self.splits.items()}
         _write(self.folder / PROGRESS, {**state, "complete": self.complete, "splits": splits})
         self._rename_full()
@@ -240,7 +269,8 @@ class CorpusWriter:
             "version": VERSION,
             "recipe": asdict(self.recipe),
             "dtype": self.recipe.dtype.name,
-            "split_rule": "validation if the 8-byte blake2b of the text, as a fraction of 2^64, is below recipe.validation",
+            "split_rule": "validation if the 8-byte blake2b of the text, case folded and all white space a single blank, as a "
+            "fraction of 2^64, is below recipe.validation",
             "dropped": {"duplicates": self.duplicates, "empty": self.empty},
             "splits": splits,
         }
@@ -248,6 +278,11 @@ class CorpusWriter:
         return finished(self.folder, self.recipe)
 
     def _restore(self, state: Mapping[str, Any]) -> None:
+        if state.get("version") != VERSION:
+            raise CorpusError(
+                f"{self.folder} was begun by another version of prism tokenize, which split texts by another rule; remove "
+                "it and begin again."
+            )
         _refuse_another(self.folder, state["recipe"], self.recipe)
         self.duplicates, self.empty, self.complete = state["duplicates"], state["empty"], state["complete"]
         self.splits = {name: Split.of(state["splits"][name]) for name in SPLITS}
@@ -255,7 +290,7 @@ class CorpusWriter:
     def _close_shard(self, split: str) -> None:
         done, hidden = self.splits[split], self.folder / self._hidden(split)
         sync(hidden)
-        done.shards.append(Shard(hidden.name[1:], done.open, _sum(hidden)))
+        done.shards.append(Shard(hidden.name[1:], done.open, file_sha256(hidden)))
         done.open = 0
         self._cut(self._hidden(split), 0)
 
@@ -305,11 +340,6 @@ def _refuse_another(folder: Path, before: Mapping[str, Any], recipe: Recipe) -> 
 
 def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _sum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

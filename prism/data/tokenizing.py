@@ -1,7 +1,8 @@
 """From documents to shards: duplicates dropped, sides chosen, ids made in several processes, everything kept in order.
 
-A document's side is decided by a hash of its text, so the same text never stands on both, in this run or another. Only ids are
-made in parallel; which documents, where and in what order is decided in one place, so the number of processes leaves no trace.
+A document's side is decided by a hash of its text, so the same text never stands on both, in this run or another. Texts that
+differ in case or white space alone are the same. Only ids are made in parallel; which documents, where and in what order is
+decided in one place, so the number of processes leaves no trace.
 """
 
 from __future__ import annotations
@@ -92,8 +93,10 @@ class Chunk:
 def _chunks(documents: Iterable[str], seen: set[int]) -> Iterator[Chunk]:
     chunk = Chunk()
     for document in documents:
-        text = document.encode("utf-8", "replace")  # JSON may escape halves of characters, which no tokenizer takes
-        key = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+        text = document.encode(
+            "utf-8", "replace"
+        ).decode()  # JSON may escape halves of characters, which no tokenizer takes
+        key = _hash(text)
         chunk.characters += len(document)
         if not document.strip():
             chunk.empty += 1
@@ -101,12 +104,18 @@ def _chunks(documents: Iterable[str], seen: set[int]) -> Iterator[Chunk]:
             chunk.duplicates += 1
         else:
             seen.add(key)
-            chunk.texts.append(text.decode())
+            chunk.texts.append(text)
             chunk.hashes.append(key)
         if chunk.characters >= CHUNK:
             yield chunk
             chunk = Chunk()
     yield chunk
+
+
+def _hash(text: str) -> int:
+    """The same for texts that differ in case or white space alone."""
+    plain = " ".join(text.casefold().split())
+    return int.from_bytes(hashlib.blake2b(plain.encode(), digest_size=8).digest(), "little")
 
 
 def _store(writer: CorpusWriter, chunk: Chunk, ids: list[Ids]) -> None:

@@ -30,7 +30,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ["tokenize", "--input", path / "a.jsonl", path / "b.txt", "--tokenizer", path / "words", "--workers", "1"]
     options = ["--validation", "0.3", "--shard-tokens", "1000", "--separator", "", "--json", path / "tokenize.json"]
     assert run(*words, "--output", path / "tokens", *options) == 0
-    assert run("pretrain", "--data", path / "tokens", "--verify", "true", "--output", path / "base", *SMALL, *FAST) == 0
+    assert run("pretrain", "--data", path / "tokens", "--output", path / "base", *SMALL, *FAST) == 0
     return path
 
 
@@ -68,6 +68,13 @@ def test_resumed_training_sees_the_same_text(root: Path, tmp_path: Path) -> None
         shutil.rmtree(last.with_name(f"step-{step:08}"))
     assert run("pretrain", *words, "--resume", "true") == 0
     assert (last / "weights.safetensors").read_bytes() == whole
+
+
+def test_a_damaged_shard_is_named(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shard = shutil.copytree(root / "tokens", tmp_path / "tokens") / "train-00000.bin"
+    shard.write_bytes(shard.read_bytes()[::-1])
+    assert run("pretrain", "--data", tmp_path / "tokens", "--output", tmp_path / "run", *SMALL, *FAST) == 2
+    assert f"{shard} is damaged or of another corpus" in capsys.readouterr().err
 
 
 def another_tokenizer(root: Path, path: Path) -> None:

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from texts import essays, write_lines
 
+from prism.data import shards
 from prism.data.shards import Corpus, CorpusError, CorpusWriter, Recipe, Stream
-from prism.data.text import Files, fingerprint
+from prism.data.text import Files, file_sha256, fingerprint
 from prism.data.tokenizing import tokenize
 
 
@@ -62,7 +63,7 @@ BREAK: dict[str, tuple[Callable[[Path], object], str]] = {
     "half a manifest": (lambda f: (f / "manifest.json").write_text("{"), "manifest.json is damaged"),
     "a list": (lambda f: (f / "manifest.json").write_text("[]"), "must hold a JSON object"),
     "foreign": (lambda f: (f / "manifest.json").write_text("{}"), "is not of prism tokenize"),
-    "newer": (lambda f: rewrite(f / "manifest.json", lambda m: m.update(version=3)), "has version 3, known here is 2"),
+    "older": (lambda f: rewrite(f / "manifest.json", lambda m: m.update(version=2)), "has version 2, known here is 3"),
     "edited": (
         lambda f: rewrite(f / "manifest.json", lambda m: m["recipe"].update(end_of_text=7)),
         "manifest.json is damaged: its own sha256 differs",
@@ -73,7 +74,7 @@ BREAK: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("name", BREAK)
 def test_what_is_wrong_is_named(folder: Path, name: str) -> None:
-    Corpus.load(folder, verify=True)
+    Corpus.load(folder)
     do, said = BREAK[name]
     do(folder)
     with pytest.raises(CorpusError, match=re.escape(said)) as told:
@@ -82,14 +83,56 @@ def test_what_is_wrong_is_named(folder: Path, name: str) -> None:
     assert str(folder) in str(told.value)
 
 
-def test_changed_bytes_are_found_when_asked_for(folder: Path) -> None:
-    shard = folder / "validation-00000.bin"
+def flip(shard: Path) -> None:
     content = bytearray(shard.read_bytes())
     content[10] ^= 1
     shard.write_bytes(content)
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_changed_bytes_are_found(folder: Path, seen: bool) -> None:
+    if seen:
+        Corpus.load(folder)
+    flip(folder / "validation-00000.bin")
+    for _ in range(2):
+        with pytest.raises(CorpusError, match=r"validation-00000\.bin is damaged or of another corpus: its sha256"):
+            Corpus.load(folder)
+
+
+def test_a_shard_of_another_corpus_is_found(folder: Path) -> None:
+    """Of the right size, and as old as the one it replaces."""
     Corpus.load(folder)
-    with pytest.raises(CorpusError, match=r"validation-00000\.bin is damaged: its sha256 differs"):
-        Corpus.load(folder, verify=True)
+    shutil.copy2(folder / "train-00001.bin", folder / "train-00000.bin")
+    with pytest.raises(CorpusError, match=r"train-00000\.bin is damaged or of another corpus"):
+        Corpus.load(folder)
+
+
+def test_files_are_read_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By all processes together, in a folder nobody may write to; without a place to remember it, by each."""
+    read: list[str] = []
+
+    def counted(path: Path) -> str:
+        read.append(path.name)
+        return file_sha256(path)
+
+    monkeypatch.setattr(shards, "file_sha256", counted)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    before = set(folder.iterdir())
+    Corpus.load(folder)
+    shard_files = sorted(path.name for path in folder.glob("*.bin"))
+    assert sorted(read) == shard_files
+    Corpus.load(folder)
+    assert len(read) == len(shard_files)
+    (folder / "train-00001.bin").touch()
+    Corpus.load(folder)
+    assert read[len(shard_files) :] == ["train-00001.bin"]
+    (folder / "train-00001.bin").touch()
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    Corpus.load(folder)
+    Corpus.load(folder)
+    assert len(read) == 3 * len(shard_files) + 1
+    assert set(folder.iterdir()) == before
 
 
 def test_another_tokenizer_is_refused(folder: Path, tokenizer: Any) -> None:
@@ -136,4 +179,11 @@ def test_a_file_shorter_than_progress_says(tmp_path: Path) -> None:
     writer.commit()
     (tmp_path / ".train-00000.bin").write_bytes(b"1")
     with pytest.raises(CorpusError, match=r"shorter than progress\.json says"):
+        CorpusWriter(tmp_path, recipe())
+
+
+def test_a_folder_begun_by_another_rule_is_not_gone_on_with(tmp_path: Path) -> None:
+    CorpusWriter(tmp_path, recipe()).commit()
+    rewrite(tmp_path / "progress.json", lambda state: state.pop("version"))
+    with pytest.raises(CorpusError, match="begun by another version of prism tokenize"):
         CorpusWriter(tmp_path, recipe())

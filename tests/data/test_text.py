@@ -83,6 +83,19 @@ def test_missing_file(tmp_path: Path) -> None:
         Files((tmp_path / "a.jsonl",))
 
 
+def test_files_are_known_by_what_they_hold(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", essays(9))
+    before = Files((path,)).describe()
+    elsewhere = tmp_path / "elsewhere" / "a.jsonl"
+    elsewhere.parent.mkdir()
+    path.rename(elsewhere)
+    elsewhere.touch()
+    assert Files((elsewhere,)).describe() == before
+    elsewhere.write_text(elsewhere.read_text().replace("4 ", "5 ", 1))
+    assert elsewhere.stat().st_size == before["files"][0]["bytes"]
+    assert Files((elsewhere,)).describe() != before
+
+
 def test_the_first_documents_of_a_source(tmp_path: Path) -> None:
     lines = Files((write_lines(tmp_path / "a.jsonl", essays(9)),))
     assert list(First(lines, 4).documents()) == essays(9)[:4]

@@ -76,9 +76,23 @@ def test_the_same_text_is_never_on_both_sides(tokenizer: Any, tmp_path: Path) ->
     assert held_out(0.1, *essays(80)) < whole < held_out(0.6, *essays(80))
 
 
+def test_nearly_the_same_text_is_not_on_both_sides(tokenizer: Any, tmp_path: Path) -> None:
+    """Case and white space do not count, in one run or in two."""
+    texts = essays(50)
+    changed = [text.replace(" ", " \n ").upper() + " " for text in texts]
+    one = tokenize(listed(*texts), tokenizer, tmp_path / "one", validation=0.5)
+    both = tokenize(listed(*texts, *changed), tokenizer, tmp_path / "both", validation=0.5)
+    assert texts_of(both.train, tokenizer) == texts_of(one.train, tokenizer)
+    assert texts_of(both.validation, tokenizer) == texts_of(one.validation, tokenizer)
+    other = tokenize(listed(*changed), tokenizer, tmp_path / "other", validation=0.5)
+    held_out = {text.split()[0] for text in texts_of(other.validation, tokenizer)}  # an essay begins with its number
+    assert held_out == {text.split()[0] for text in texts_of(one.validation, tokenizer)}
+    assert 10 < len(held_out) < 40
+
+
 def test_duplicates_and_empty_documents_are_dropped(tokenizer: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(tokenizing, "CHUNK", 40)  # so that they lie in different chunks
-    texts = [*essays(20), "", *essays(30), " \n", *essays(5), "cat", "cat ", "cat"]
+    texts = [*essays(20), "", *essays(30), " \n", *essays(5), "cat", "cat ", "cat", "\n CAT", "c at"]
     seen = []
     tokenize(
         listed(*texts),
@@ -89,8 +103,8 @@ def test_duplicates_and_empty_documents_are_dropped(tokenizer: Any, tmp_path: Pa
     )
     corpus = Corpus.load(tmp_path / "tokens")
     kept = texts_of(corpus.train, tokenizer) + texts_of(corpus.validation, tokenizer)
-    assert sorted(kept) == sorted([*essays(30), "cat", "cat "])
-    assert seen[-1] == (26, 2, 32, len(texts))
+    assert sorted(kept) == sorted([*essays(30), "cat", "c at"])
+    assert seen[-1] == (28, 2, 32, len(texts))
 
 
 def test_special_tokens_in_a_text_are_text(tokenizer: Any, tmp_path: Path) -> None:
