@@ -93,9 +93,8 @@ class Chunk:
 def _chunks(documents: Iterable[str], seen: set[int]) -> Iterator[Chunk]:
     chunk = Chunk()
     for document in documents:
-        text = document.encode(
-            "utf-8", "replace"
-        ).decode()  # JSON may escape halves of characters, which no tokenizer takes
+        # JSON may escape halves of characters, which no tokenizer takes.
+        text = document.encode("utf-8", "replace").decode()
         key = _hash(text)
         chunk.characters += len(document)
         if not document.strip():
