@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
@@ -27,19 +26,18 @@ from prism.cli.command import (
 from prism.data.shards import MANIFEST, Corpus
 from prism.data.text import Files, fingerprint, load_tokenizer
 from prism.data.windows import TextWindows
-from prism.data.writing import Text, Writing, has_tokenizer
+from prism.data.writing import Text, has_tokenizer
 from prism.evaluation.judge import Featuriser, Judge, load_encoder, load_judge
-from prism.evaluation.known_truth import evaluate_known_truth, own_samples
-from prism.evaluation.mauve import clustering, combined, require_mauve
+from prism.evaluation.known_truth import own_texts, run_of, weighed
+from prism.evaluation.mauve import clustering, combined, mauve, require_mauve
 from prism.evaluation.record import Stopwatch, plain
-from prism.evaluation.samples import SampleFile, Together, Written, costs, weights_digest, write_samples
+from prism.evaluation.samples import SampleFile, Together, Written, costs, make_all, weights_digest, write_samples
 from prism.evaluation.statistics import difference
 from prism.evaluation.text import Likelihood, diversity, figure
-from prism.models.causal import load_llama2c
-from prism.models.folder import write_whole
+from prism.models.causal import Causal, load_llama2c
 from prism.models.folding import for_sampling
 from prism.models.hub import locate
-from prism.recipes.known_truth import writing_of
+from prism.recipes.known_truth import features, writing_of
 from prism.recipes.sampling import Sampling
 from prism.sampling.prepared import Prepared
 from prism.state import State, start
@@ -87,6 +85,9 @@ class EvaluateText(_Generates):
     the samples are the same.
     """
 
+    model: str | None = None
+    """What writes, unless texts are given (--texts), a folder or hub name: a model made by `prism finetune`, `prism pretrain`
+    or `prism adapt`, or a masked language model of transformers."""
     tokenizer: str | None = None
     """The model's tokenizer (a folder or hub name), where none lies beside it: gpt2 for MDLM."""
     texts: Path | None = None
@@ -170,6 +171,7 @@ class EvaluateText(_Generates):
         }
         if self.reference is not None:
             summary |= self._mauve(judge, texts, tokens, together)
+        summary = _honest(summary)
         record = clock.record("evaluate text", self, seed=self.seed, model=judge.model, name=self.judge)
         if together.is_main:
             _show(f"{len(texts)} texts, judged by {self.judge}", summary)
@@ -270,12 +272,23 @@ class EvaluateText(_Generates):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateKnownTruth(_Generates):
-    """Generate from a model that was trained on a causal model's own samples, and let that model, the truth, judge."""
+    """Generate from a model that was trained on a causal model's own samples, and let that model, the truth, judge.
 
+    With --save an interrupted run goes on where it stopped; `accelerate launch -m prism evaluate known-truth …` shares the
+    work, and the samples are the same.
+    """
+
+    model: str | None = None
+    """What writes, a folder or hub name: a model trained on what the truth wrote (`prism corpus`)."""
     truth: Path
     """The causal model, a llama2.c checkpoint such as stories15M.bin."""
     tokenizer: Path | None = None
     """Its tokenizer.bin, to read the samples as text; the one beside --truth if left out, and ids if there is none."""
+    save: Path | None = None
+    """Write the samples to this file, a JSON object a line, and the truth's own to NAME.truth.jsonl."""
+    mauve: bool = False
+    """MAUVE against the truth's own texts, by its hidden states at the last token and in the mean. Needs mauve-text, which is
+    under the GPLv3: pip install 'prism-mdm[mauve]'."""
 
     def check(self) -> None:
         super().check()
@@ -283,65 +296,99 @@ class EvaluateKnownTruth(_Generates):
             raise ValueError("--model: name the model to evaluate.")
         if self.tokenizer is not None and not self.tokenizer.is_file():
             raise ValueError(f"--tokenizer {self.tokenizer}: no such file.")
+        if self.mauve:
+            require_mauve("leave --mauve out")
+            if self.count() < 2:
+                raise ValueError(
+                    "--mauve true: MAUVE compares distributions and 1 sample shows none; take more --samples."
+                )
 
     def run(self) -> dict[str, Any]:
-        clock = Stopwatch()
+        clock, together = Stopwatch(), Together()
         policy, draw, schedule = self.build_policy(), self.build_draw(), self.build_schedule()
         truth = load_llama2c(self.truth)
         vocabulary = truth.llama.config.vocab_size
-        writing, model = writing_of(self.truth, self.tokenizer, vocabulary), self.load()
-        require_head(model, self.method())
-        if model.facts.mask_id != vocabulary:
+        writing, loaded = writing_of(self.truth, self.tokenizer, vocabulary), self.loaded()
+        require_head(loaded, self.method())
+        if loaded.facts.mask_id != vocabulary:
             raise ValueError(
                 f"The truth has {vocabulary} tokens, so the mask of a model of it is {vocabulary}; this one's is "
-                f"{model.facts.mask_id}: it was trained on something else."
+                f"{loaded.facts.mask_id}: it was trained on something else."
             )
-        length = self.full_length(model)
-        if length < 2:
-            raise ValueError(f"--length {length}: the first token is given; take at least 2.")
+        length = self._length(loaded, truth)
         self.check_length(length - 1)
         truth.llama.to(self.torch_device())
-        with progress(self.policy, self.count()) as done:
-            run = evaluate_known_truth(
-                model,
-                truth,
-                policy,
-                steps=self.steps if self.steps is not None else length - 1,
-                samples=self.count(),
-                length=length,
-                seed=self.seed,
-                draw=draw,
-                schedule=schedule,
-                block=self.block,
-                batch=self.batch_size(),
-                done=done,
-            )
-        with progress("the truth's own", self.count()) as done:
-            own = own_samples(
-                truth,
-                samples=self.count(),
-                length=length,
-                seed=self.seed + 1,
-                batch=self.batch_size(),
-                done=done,
-            )
-        entropy = own.likelihood
+        steps, batch = self.steps if self.steps is not None else length - 1, min(self.batch_size(), self.count())
+        about = {"truth": self.truth.name, "truth_weights": weights_digest(truth.llama), "length": length}
+        sampling = {f.name: getattr(self, f.name) for f in fields(Sampling)} | {"steps": steps}
+        settings = {"model": self.model, "weights": weights_digest(loaded), "dtype": self.dtype}
+        file = None if self.save is None else SampleFile(self.save, about | settings | sampling)
+        beside = None if self.save is None else SampleFile(_beside(self.save), about | {"seed": self.seed + 1})
+        if beside is not None and together.is_main:
+            beside.begin()  # lest it be refused when the samples are there
+        model = for_sampling(loaded, self.torch_dtype())
+        prepared = Prepared(model, policy, steps=steps, draw=draw, schedule=schedule, block=self.block)
+        make = weighed(prepared, truth, writing.text, length=length, seed=self.seed)
+        with progress(self.policy, self.count(), shown=together.is_main) as done:
+            rows = make_all(make, samples=self.count(), batch=batch, file=file, together=together, done=done)
+        make = own_texts(truth, writing.text, length=length, seed=self.seed + 1, batch=batch)
+        with progress("the truth's own", self.count(), shown=together.is_main) as done:
+            theirs = make_all(make, samples=self.count(), batch=batch, file=beside, together=together, done=done)
+        run, own = run_of(rows), run_of(theirs)
         summary = {
             **run.summary(),
-            **figure("truth_entropy", entropy),
+            **figure("truth_entropy", own.likelihood),
             **figure("excess", difference(run.nll, own.nll)),
-            "truth": own.summary(),
+            **(_mauve_of(truth, own.tokens, run.tokens, batch, together) if self.mauve else {}),
+            "truth": _honest(own.summary()),
         }
-        if self.save is not None:
-            _save(self.save, run.tokens.tolist(), run.nll.tolist(), writing)
-        _show(
-            f"{self.count()} samples of {length} tokens, {self.policy}, against {self.truth.name}",
-            summary,
-            summary["truth"],
-        )
+        summary = _honest(summary)
+        title = f"{self.count()} samples of {length} tokens, {self.policy}, against {self.truth.name}"
         record = clock.record("evaluate known-truth", self, seed=self.seed, model=model, name=self.model)
-        show_record(record)
+        if together.is_main:
+            _show(title, summary, summary["truth"])
+            show_record(record)
         return {**summary, "policy": plain(policy), "record": plain(record)}
+
+    def _length(self, model: Any, truth: Causal) -> int:
+        length, own, context = self.full_length(model), own_length(model), truth.llama.config.length
+        if length < 2:
+            raise ValueError(f"--length {length}: the first token is given; take at least 2.")
+        if own is not None and length > own:
+            raise ValueError(f"--length {length}: the model was trained on {own} tokens; take at most {own}.")
+        if length > context:
+            raise ValueError(f"--length {length}: the truth knows texts of {context} tokens; take at most {context}.")
+        return length
+
+
+def _beside(samples: Path) -> Path:
+    """Where the truth's own texts go."""
+    return samples.with_name(f"{samples.stem}.truth{samples.suffix}")
+
+
+def _mauve_of(truth: Causal, own: np.ndarray, written: np.ndarray, batch: int, together: Together) -> dict[str, Any]:
+    """By both features of the truth, each clustered by one process."""
+
+    def pairs(rows: Sequence[Any]) -> list[Any]:
+        return list(zip(*features(truth, np.stack(rows), batch=batch), strict=True))
+
+    sides = [
+        [np.stack(kind) for kind in zip(*_each(what, list(rows), batch, pairs, together), strict=True)]
+        for what, rows in (("reading the truth's own", own), ("reading samples", written))
+    ]
+
+    def compare(kinds: Sequence[int]) -> list[Any]:
+        return [mauve(sides[0][kind], sides[1][kind]).score for kind in kinds]
+
+    last, mean = _each("clustering", range(2), 1, compare, together)
+    return {**figure("mauve", last), **figure("mauve_of_means", mean)}
+
+
+def _honest(summary: dict[str, Any]) -> dict[str, Any]:
+    """One sample tells nothing of how others would differ: its figures have no intervals."""
+    if summary["samples"] > 1:
+        return summary
+    return {name: None if name.endswith("_interval") else value for name, value in summary.items()}
 
 
 def _each(
@@ -365,21 +412,14 @@ def _tokens(judge: Judge, texts: list[str]) -> list[np.ndarray]:
     return [np.array(judge.read(text)[judge.begin is not None :], dtype=np.int64) for text in texts]
 
 
-def _save(path: Path, tokens: list[list[int]], nll: list[float], writing: Writing) -> None:
-    lines = [
-        {"row": number, "text": writing.text(row), "tokens": row, "nll": value}
-        for number, (row, value) in enumerate(zip(tokens, nll, strict=True))
-    ]
-    write_whole(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
-
-
 def _show(title: str, summary: dict[str, Any], beside: dict[str, Any] | None = None) -> None:
     """Every figure that has an interval, and in a second column the same of what it is held against."""
     table = Table(title=title)
     for heading in ("", "found", "95 % interval", *([] if beside is None else ["the truth's own"])):
         table.add_column(heading, justify="left" if not heading else "right")
     for name in (name for name in summary if f"{name}_interval" in summary):
-        low, high = summary[f"{name}_interval"]
-        cells = [name.replace("_", " "), f"{summary[name]:.4g}", f"{low:.4g} – {high:.4g}"]
+        bounds = summary[f"{name}_interval"]
+        interval = "one sample has none" if bounds is None else f"{bounds[0]:.4g} – {bounds[1]:.4g}"
+        cells = [name.replace("_", " "), f"{summary[name]:.4g}", interval]
         table.add_row(*cells, *([] if beside is None else [f"{beside[name]:.4g}" if name in beside else ""]))
     console.print(table)

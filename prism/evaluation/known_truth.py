@@ -7,12 +7,15 @@ sampler can also lie below, by writing only what is most likely: then its unigra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from prism.evaluation.record import Stopwatch
+from prism.evaluation.samples import Make, Written, sampled
 from prism.evaluation.text import TextRun
 from prism.models.causal import Causal
 from prism.noise import Noise
@@ -78,6 +81,44 @@ def own_samples(
     nll = -torch.cat([logs.mean(1) for _, logs in pages])[:samples].double().cpu().numpy()
     none = np.zeros(samples, dtype=np.int64)
     return TextRun(tokens, nll, none, none, none, clock.seconds)
+
+
+def weighed(prepared: Prepared, truth: Causal, text: Callable[[list[int]], str], *, length: int, seed: int) -> Make:
+    """Samples as `evaluate_known_truth` makes them, each with its likelihood under the truth."""
+    device = truth.llama.device
+
+    def make(first: int, last: int) -> list[Written]:
+        rows = sampled(prepared, lambda count: blank(truth, count, length, device), text, seed, first, last)
+        tokens = torch.tensor([row.tokens for row in rows], device=device)
+        nll = -truth.log_likelihood(tokens).mean(1).double()
+        return [replace(row, nll=value) for row, value in zip(rows, nll.tolist(), strict=True)]
+
+    return make
+
+
+def own_texts(truth: Causal, text: Callable[[list[int]], str], *, length: int, seed: int, batch: int) -> Make:
+    """What the truth itself writes; `batch` at a time, though fewer may be asked for."""
+    wanted: deque[Noise] = deque()
+    pages = truth.writing(iter(wanted.popleft, None), length, Draw())  # one for all, lest it be recorded anew each time
+
+    def make(first: int, last: int) -> list[Written]:
+        clock = Stopwatch()
+        wanted.append(Noise.rows(seed, batch, first=first, device=truth.llama.device))
+        tokens, logs = (part[: last - first] for part in next(pages))
+        found, share = zip(tokens.tolist(), (-logs.mean(1).double()).tolist(), strict=True), clock.seconds
+        return [
+            Written(first + place, text(row), row, 0, 0, 0, share / (last - first), nll)
+            for place, (row, nll) in enumerate(found)
+        ]
+
+    return make
+
+
+def run_of(rows: Sequence[Written]) -> TextRun:
+    """Samples whose likelihood is known."""
+    columns = zip(*((row.tokens, row.nll, row.forwards, row.remasks, row.flipflops) for row in rows), strict=True)
+    tokens, nll, *counts = map(np.array, columns)
+    return TextRun(tokens, nll, *counts, seconds=sum(row.seconds for row in rows))
 
 
 def blank(truth: Causal, count: int, length: int, device: torch.device) -> State:

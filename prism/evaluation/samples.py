@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,6 +40,12 @@ class Written:
     flipflops: int
     seconds: float
     """Its share of the time its batch took."""
+    nll: float | None = None
+    """-log p per token under the truth, in nats, where that is known."""
+
+
+Make = Callable[[int, int], list[Written]]
+"""The samples from one number to another, the last not among them."""
 
 
 class Together:
@@ -67,32 +74,35 @@ class Together:
         return self.gathered(work(items[first:last]))
 
 
+def begun(path: Path, settings: Mapping[str, Any]) -> bool:
+    """Whether there is something in the file. What it is made with, all that decides what it holds, stands in a file beside it
+    and is written there if there is nothing yet; a file of other settings, or of none, is refused."""
+    beside, settings = path.with_name(f"{path.name}.settings.json"), json.loads(json.dumps(settings))
+    if not path.exists() or path.stat().st_size == 0:
+        write_whole(beside, json.dumps(settings, indent=2) + "\n")
+        return False
+    if not beside.exists():
+        raise ValueError(f"{path} exists and {beside.name} does not: it is another file; choose another name.")
+    before = json.loads(beside.read_text(encoding="utf-8"))
+    for name in sorted(before.keys() | settings.keys()):
+        if before.get(name) != settings.get(name):
+            raise ValueError(
+                f"{path} was begun with {name}={before.get(name)}, not {settings.get(name)}; "
+                "go on with the settings it has, or choose another file."
+            )
+    return True
+
+
 class SampleFile:
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         """`settings`, values JSON can hold, are all that decides what the samples are."""
-        self.path, self.settings = path, json.loads(json.dumps(settings))
-
-    @property
-    def beside(self) -> Path:
-        return self.path.with_name(f"{self.path.name}.settings.json")
+        self.path, self.settings = path, settings
 
     def begin(self) -> list[Written]:
         """What there is already. A file from other settings is refused, half a line of a killed process is cut off."""
-        if not self.path.exists():
-            write_whole(self.beside, json.dumps(self.settings, indent=2) + "\n")
+        if not begun(self.path, self.settings):
             self.path.touch()
             return []
-        if not self.beside.exists():
-            raise ValueError(
-                f"{self.path} exists and {self.beside.name} does not: it is another file; choose another name."
-            )
-        before = json.loads(self.beside.read_text(encoding="utf-8"))
-        for name in sorted(before.keys() | self.settings.keys()):
-            if before.get(name) != self.settings.get(name):
-                raise ValueError(
-                    f"{self.path} was begun with {name}={before.get(name)}, not {self.settings.get(name)}; "
-                    "go on with the settings it has, or choose another file."
-                )
         content = self.path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         if len(whole) < len(content):
@@ -101,7 +111,7 @@ class SampleFile:
 
     def append(self, rows: Iterable[Written]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows)
+            file.writelines(json.dumps(_line(row), ensure_ascii=False) + "\n" for row in rows)
             file.flush()
             os.fsync(file.fileno())
 
@@ -113,6 +123,10 @@ class SampleFile:
         if row.row != number:
             raise ValueError(f"{self.path}, line {number + 1} is sample {row.row}; restore the file or remove it.")
         return row
+
+
+def _line(row: Written) -> dict[str, Any]:
+    return {name: value for name, value in asdict(row).items() if value is not None}
 
 
 def write_samples(
@@ -129,12 +143,26 @@ def write_samples(
 ) -> list[Written]:
     """All samples, on every process. `blank(count)` is what so many of them start from, `text` reads the tokens of one; `batch`
     are made at once by each process, and the last time what is left."""
+    make = partial(sampled, prepared, blank, text, seed)
+    return make_all(make, samples=samples, batch=batch, file=file, together=together, done=done)
+
+
+def make_all(
+    make: Make,
+    *,
+    samples: int,
+    batch: int,
+    file: SampleFile | None = None,
+    together: Together | None = None,
+    done: Callable[[int], object] | None = None,
+) -> list[Written]:
+    """All that `make` is asked for, on every process: what the file lacks, `batch` at once by each process."""
     together = together or Together()
     rows = together.gathered(file.begin() if file is not None and together.is_main else [])
     while len(rows) < samples:
         first = min(len(rows) + together.rank * batch, samples)
         last = min(first + batch, samples)
-        made = together.gathered(_made(prepared, blank, text, first, last, seed) if first < last else [])
+        made = together.gathered(make(first, last) if first < last else [])
         if file is not None and together.is_main:
             file.append(made)
         rows += made
@@ -143,14 +171,15 @@ def write_samples(
     return rows[:samples]
 
 
-def _made(
+def sampled(
     prepared: Prepared,
     blank: Callable[[int], State],
     text: Callable[[list[int]], str],
+    seed: int,
     first: int,
     last: int,
-    seed: int,
 ) -> list[Written]:
+    """The samples from `first` to `last`, the latter not among them."""
     clock, state = Stopwatch(), blank(last - first)
     noise = Noise.rows(seed, last - first, first=first, device=state.tokens.device)
     with torch.no_grad():

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
-from jaxtyping import Integer
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 from prism.data.llama2c import Llama2c
@@ -38,6 +39,19 @@ def corpus(
         if done is not None:
             done(last)
     return rows
+
+
+@torch.no_grad()
+def features(
+    truth: Causal, tokens: Integer[np.ndarray, "n l"], *, batch: int
+) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, "n d"]]:
+    """For MAUVE, the truth's hidden states: at the last token, and their mean."""
+    found = []
+    for part in torch.from_numpy(tokens).split(batch):
+        states = truth.llama(part.to(truth.llama.device)).float()
+        found.append((states[:, -1].cpu().numpy(), states.mean(1).cpu().numpy()))
+    last, mean = map(np.concatenate, zip(*found, strict=True))
+    return last, mean
 
 
 def writing_of(truth: Path, tokenizer: Path | None, vocabulary: int) -> Writing:

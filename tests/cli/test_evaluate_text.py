@@ -17,9 +17,12 @@ from test_causal import write_llama2c
 from texts import essays, write_lines, write_llama2c_tokenizer, write_tokenizer
 
 import prism
-from prism.cli import main
+from prism.cli import main, text
 from prism.data.text import load_tokenizer, vocabulary_size
 from prism.evaluation.judge import load_judge
+from prism.evaluation.mauve import Mauve
+from prism.evaluation.statistics import Interval
+from prism.models.causal import load_llama2c
 from prism.models.hub import save_backbone
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -68,6 +71,17 @@ def judge(root: Path, out: Path, *more: str | Path) -> Any:
     return json.loads(out.read_text())
 
 
+def launched(more: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """By two processes."""
+    launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1"]
+    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0", "-m", "prism"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, *launch, *more]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=folder)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done
+
+
 def test_generated_and_judged(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, samples = tmp_path / "out.json", tmp_path / "s.jsonl"
     found = evaluate(root, out, "--samples", "10", "--save", samples)
@@ -110,13 +124,8 @@ def test_it_goes_on_where_it_stopped(root: Path, tmp_path: Path, capsys: pytest.
 
 def test_two_processes_write_what_one_writes(root: Path, tmp_path: Path) -> None:
     one = evaluate(root, tmp_path / "one.json", "--samples", "14", "--save", tmp_path / "one.jsonl")
-    launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1"]
-    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0", "-m", "prism"]
     more = words(root, "--samples", "14", "--save", tmp_path / "two.jsonl", "--json", tmp_path / "two.json")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, *launch, *more]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-4000:]
+    done = launched(more, tmp_path)
     assert done.stdout.count("perplexity per text") == 1  # one process prints
     rows = [lines(tmp_path / f"{name}.jsonl") for name in ("one", "two")]
     assert [row["tokens"] for row in rows[0]] == [row["tokens"] for row in rows[1]]
@@ -184,8 +193,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_llama2c(path / "truth.bin", tiny_truth(270).llama)
     write_llama2c_tokenizer(path / "tokenizer.bin", list(" abcdefghij"))
     torch.manual_seed(0)
-    for name, size in (("model", 271), ("other", 12)):
-        save_backbone(prism.DiT(prism.DiTConfig(size, size - 1, 8, hidden_size=16, blocks=1, heads=2)), path / name)
+    for name, size, length in (("model", 271, 8), ("other", 12, 8), ("long", 271, 20)):
+        save_backbone(
+            prism.DiT(prism.DiTConfig(size, size - 1, length, hidden_size=16, blocks=1, heads=2)), path / name
+        )
     return path
 
 
@@ -206,9 +217,85 @@ def test_known_truth(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "excess" in capsys.readouterr().out
 
     (tmp_path / "alone.bin").write_bytes((world / "truth.bin").read_bytes())
-    assert run(*start, "--truth", tmp_path / "alone.bin", "--steps", "3", "--block", "1", "--save", kept) == 2
-    assert run(*start, "--truth", tmp_path / "alone.bin", "--steps", "4", "--save", kept) == 0
-    assert lines(kept)[0]["text"].startswith("1 ")  # no tokenizer: ids
+    alone = [*start, "--truth", tmp_path / "alone.bin", "--save", tmp_path / "ids.jsonl"]
+    assert run(*alone, "--steps", "3", "--block", "1") == 2
+    assert run(*alone, "--steps", "4") == 0
+    assert lines(tmp_path / "ids.jsonl")[0]["text"].startswith("1 ")  # no tokenizer: ids
+
+
+def known(world: Path, *more: str | Path) -> list[str]:
+    start = ["evaluate", "known-truth", "--model", world / "model", "--policy", "vanilla", "--batch", "4"]
+    return [str(word) for word in (*start, "--truth", world / "truth.bin", *more)]
+
+
+def test_known_truth_goes_on_where_it_stopped(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole, parts, out = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl", tmp_path / "out.json"
+    assert main(known(world, "--samples", "10", "--save", whole, "--json", out)) == 0
+    one = json.loads(out.read_text())
+    assert main(known(world, "--samples", "3", "--save", parts)) == 0
+    first = parts.read_text()
+    assert main(known(world, "--samples", "10", "--save", parts, "--json", out)) == 0
+    two = json.loads(out.read_text())
+    assert parts.read_text().startswith(first)
+    for name in ("nll", "truth_entropy", "excess", "entropy"):
+        assert two[name] == pytest.approx(one[name], rel=1e-5)
+    for kept, other in ((whole, parts), (tmp_path / "whole.truth.jsonl", tmp_path / "parts.truth.jsonl")):
+        assert [row["tokens"] for row in lines(kept)] == [row["tokens"] for row in lines(other)]
+        assert len(lines(kept)) == 10
+    assert sum(row["nll"] for row in lines(tmp_path / "whole.truth.jsonl")) / 10 == pytest.approx(one["truth_entropy"])
+    for change in (("--seed", "1"), ("--steps", "5"), ("--nucleus", "0.9"), ("--length", "6")):
+        assert main([*known(world, "--samples", "10", "--save", parts), *change]) == 2
+        assert f"begun with {change[0][2:]}=" in capsys.readouterr().err
+
+
+def test_files_of_others_are_not_written_over(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("mine.jsonl", "s.truth.jsonl"):
+        (tmp_path / name).write_text("precious")
+    for name in ("mine.jsonl", "s.jsonl"):
+        assert main(known(world, "--samples", "4", "--save", tmp_path / name)) == 2
+        assert "it is another file" in capsys.readouterr().err
+    assert {(tmp_path / name).read_text() for name in ("mine.jsonl", "s.truth.jsonl")} == {"precious"}
+    assert not (tmp_path / "s.jsonl").exists()  # it is told before there is any work
+
+
+def test_two_processes_ask_a_truth_as_one_does(world: Path, tmp_path: Path) -> None:
+    assert main(known(world, "--samples", "14", "--save", tmp_path / "one.jsonl")) == 0
+    done = launched(known(world, "--samples", "14", "--save", tmp_path / "two.jsonl"), tmp_path)
+    assert done.stdout.count("truth entropy") == 1
+    for ending in (".jsonl", ".truth.jsonl"):
+        rows = [lines(tmp_path / f"{name}{ending}") for name in ("one", "two")]
+        assert [row["tokens"] for row in rows[0]] == [row["tokens"] for row in rows[1]]
+        assert [row["row"] for row in rows[1]] == list(range(14))
+
+
+def test_one_sample_has_no_interval(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(known(world, "--samples", "1", "--json", tmp_path / "out.json")) == 0
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["nll"] > 0
+    assert found["nll_interval"] is found["excess_interval"] is found["truth"]["entropy_interval"] is None
+    assert "one sample has none" in capsys.readouterr().out
+
+
+def test_mauve_of_a_truth(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A score that tells what it was given stands in for the package."""
+
+    def distance(written: Any, generated: Any) -> Mauve:
+        assert written.shape == generated.shape == (6, 16)
+        value = float(abs(written - generated).mean())
+        return Mauve(Interval(value, value, value), (value,), 2)
+
+    monkeypatch.setattr(text, "require_mauve", lambda otherwise: None)
+    monkeypatch.setattr(text, "mauve", distance)
+    out, kept = tmp_path / "out.json", tmp_path / "s.jsonl"
+    assert main(known(world, "--samples", "6", "--mauve", "true", "--json", out, "--save", kept)) == 0
+    found = json.loads(out.read_text())
+    truth = load_llama2c(world / "truth.bin")
+    own, written = (
+        truth.llama(torch.tensor([row["tokens"] for row in lines(path)])) for path in (tmp_path / "s.truth.jsonl", kept)
+    )
+    assert found["mauve"] == pytest.approx(float((own[:, -1] - written[:, -1]).abs().mean()), rel=1e-4)
+    assert found["mauve_of_means"] == pytest.approx(float((own.mean(1) - written.mean(1)).abs().mean()), rel=1e-4)
+    assert main(known(world, "--samples", "1", "--mauve", "true")) == 2
 
 
 @pytest.mark.parametrize(
@@ -222,6 +309,8 @@ def test_known_truth(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
         ("--truth {w}/truth.bin --model {w}/model --tokenizer {w}/absent.bin", "no such file"),
         ("--truth {w}/truth.bin --model {w}/model --tokenizer {w}/truth.bin", "no tokenizer of llama2.c"),
         ("--truth {w}/truth.bin --model {w}/model --length 1", "take at least 2"),
+        ("--truth {w}/truth.bin --model {w}/model --length 9", "--length 9: the model was trained on 8 tokens"),
+        ("--truth {w}/truth.bin --model {w}/long", "--length 20: the truth knows texts of 16 tokens; take at most 16"),
         ("--truth {w}/truth.bin --model {w}/model --policy prism", "needs a quality head"),
     ],
 )

@@ -84,6 +84,13 @@ def test_files_of_others_are_refused(tmp_path: Path) -> None:
     assert (tmp_path / "mine.jsonl").read_text() == '{"text": "precious"}\n'
 
 
+def test_a_run_that_made_nothing_is_not_in_the_way(tmp_path: Path) -> None:
+    assert SampleFile(tmp_path / "s.jsonl", SETTINGS | {"policy": "prism"}).begin() == []
+    assert len(write(SampleFile(tmp_path / "s.jsonl", SETTINGS), 4)) == 4
+    with pytest.raises(ValueError, match="begun with policy=vanilla, not prism"):
+        write(SampleFile(tmp_path / "s.jsonl", SETTINGS | {"policy": "prism"}), 4)
+
+
 def test_a_digest_tells_a_model_after_more_training() -> None:
     model, same = tiny_dit(), tiny_dit()
     assert weights_digest(model) == weights_digest(same)

@@ -29,7 +29,7 @@ from prism.models.causal import Causal
 from prism.models.dit import DiT, DiTConfig
 from prism.models.heads import BlockConfig, HeadConfig, OddsConfig
 from prism.models.hub import load_backbone
-from prism.recipes.known_truth import corpus
+from prism.recipes.known_truth import corpus, features
 from prism.recipes.reproduce.texts import Features, Kept
 from prism.recipes.reproduce.workshop import Workshop, on_cpu, on_gpu, to_sample
 from prism.recipes.sampling import Sampling
@@ -267,12 +267,5 @@ class StoriesStudy:
             batch=self.scale.at_once,
         )
 
-    @torch.no_grad()
     def features(self, tokens: np.ndarray) -> Features:
-        """For MAUVE, by the truth's hidden states."""
-        found = []
-        for part in torch.from_numpy(tokens).split(self.scale.at_once):
-            states = self.truth.llama(part.to(self.device)).float()
-            found.append((states[:, -1].cpu().numpy(), states.mean(1).cpu().numpy()))
-        last, mean = map(np.concatenate, zip(*found, strict=True))
-        return Features(last, mean)
+        return Features(*features(self.truth, tokens, batch=self.scale.at_once))
