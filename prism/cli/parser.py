@@ -14,6 +14,7 @@ import jsonargparse
 from prism.cli.cite import Cite
 from prism.cli.code import CompareCode, EvaluateCode
 from prism.cli.command import Command, embedded_for
+from prism.cli.corpus import WriteCorpus
 from prism.cli.demo import Demo
 from prism.cli.functions import Functions
 from prism.cli.harness import EvaluateHarness
@@ -36,6 +37,7 @@ from prism.recipes.training import RECIPES
 COMMANDS: dict[str, type[Command] | dict[str, type[Command]]] = {
     "functions": Functions,
     "tokenize": Tokenize,
+    "corpus": WriteCorpus,
     "pretrain": Pretrain,
     "adapt": Adapt,
     "finetune": Finetune,

@@ -173,6 +173,11 @@ class Score(WithModel, Command):
         model = self.load()
         writing = self.writing(model)
         tokens = torch.tensor([writing.read(text)], device=self.torch_device())
+        there, known = tokens.shape[1], own_length(model)
+        if known is not None and 2 * there < known:
+            console.print(
+                f"{there} tokens are few for a model of sequences of {known}; its qualities may be no probabilities here."
+            )
         with torch.no_grad():
             quality = model.predict(tokens).quality[0].cpu().tolist()
         ids = tokens[0].tolist()

@@ -79,6 +79,16 @@ def test_words_are_scored(stories: Path, tmp_path: Path) -> None:
     assert all(0 < token["quality"] < 1 for token in found["tokens"])
 
 
+def test_shorter_than_the_model_learnt_is_said(
+    stories: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = result(tmp_path, "score", "--text", "the cat")["tokens"]
+    assert f"{len(short)} tokens are few for a model of sequences of 24" in capsys.readouterr().out
+    longer = result(tmp_path, "score", "--text", "the cat sat on the mat . the cat sat on the mat .")["tokens"]
+    assert len(longer) >= 12
+    assert "are few" not in capsys.readouterr().out
+
+
 def test_boards_are_told_from_words(stories: Path) -> None:
     assert embedded_for("") == embedded_for("Once upon a time") == embedded_for("3 little pigs") == stories
     assert embedded_for(",".join("0" * 81)) == embedded_for(PUZZLE) == embedded_for(f" {'.' * 81}\n") == SUDOKU

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from stand_ins import tiny_truth
@@ -296,6 +297,29 @@ def test_mauve_of_a_truth(world: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert found["mauve"] == pytest.approx(float((own[:, -1] - written[:, -1]).abs().mean()), rel=1e-4)
     assert found["mauve_of_means"] == pytest.approx(float((own.mean(1) - written.mean(1)).abs().mean()), rel=1e-4)
     assert main(known(world, "--samples", "1", "--mauve", "true")) == 2
+
+
+def test_a_corpus_to_train_on(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["corpus", "--truth", world / "truth.bin", "--output", tmp_path / "c.npy"]
+    assert run(*words, "--sequences", "20", "--length", "8", "--json", tmp_path / "out.json") == 0
+    assert "pretrain --data" in (said := " ".join(capsys.readouterr().out.split()))
+    assert "--vocab_size 271" in said
+    assert json.loads((tmp_path / "out.json").read_text())["tokens"] == 160
+    rows = np.load(tmp_path / "c.npy")
+    assert rows.shape == (20, 8)
+    assert set(rows[:, 0]) == {1}
+    bad: list[tuple[list[str], str]] = [
+        (["--sequences", "0"], "--sequences 0"),
+        (["--sequences", "4", "--batch", "0"], "--batch 0"),
+        (["--sequences", "4", "--length", "17"], "--length 17: the truth writes a start token and what follows, 16"),
+        (["--sequences", "4", "--length", "1"], "take 2..16"),
+        (["--sequences", "20", "--length", "7"], "begun with length=8, not 7"),
+        (["--sequences", "20", "--output", str(tmp_path)], "that is a folder"),
+    ]
+    for more, complaint in bad:
+        assert run(*words, *more) == 2, more
+        assert complaint in capsys.readouterr().err
+    assert np.array_equal(np.load(tmp_path / "c.npy"), rows)
 
 
 @pytest.mark.parametrize(
