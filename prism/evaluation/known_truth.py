@@ -117,8 +117,8 @@ def own_texts(truth: Causal, text: Callable[[list[int]], str], *, length: int, s
 def run_of(rows: Sequence[Written]) -> TextRun:
     """Samples whose likelihood is known."""
     columns = zip(*((row.tokens, row.nll, row.forwards, row.remasks, row.flipflops) for row in rows), strict=True)
-    tokens, nll, *counts = map(np.array, columns)
-    return TextRun(tokens, nll, *counts, seconds=sum(row.seconds for row in rows))
+    tokens, nll, forwards, remasks, flipflops = map(np.array, columns)
+    return TextRun(tokens, nll, forwards, remasks, flipflops, sum(row.seconds for row in rows))
 
 
 def blank(truth: Causal, count: int, length: int, device: torch.device) -> State:
