@@ -343,3 +343,10 @@ def test_bad_truths(world: Path, line: str, complaint: str, capsys: pytest.Captu
     said = capsys.readouterr().err
     assert complaint in said
     assert "(a bug?" not in said
+
+
+@pytest.mark.parametrize("task", ["text", "known-truth"])
+def test_no_embedded_model_is_promised(task: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run("evaluate", task, "--help")
+    assert "embedded" not in capsys.readouterr().out
