@@ -46,6 +46,7 @@ from prism.sampling.policies.remdm import (
     ReMDMSwitch,
 )
 from prism.sampling.policies.restart import Restart
+from prism.sampling.policies.revisiting import Revisiting
 from prism.sampling.policy import Moment, Never, Pair, Policy, Remasker, Unmasker
 from prism.sampling.prepared import Prepared
 from prism.sampling.remask import (
@@ -168,6 +169,7 @@ __all__ = [
     "ReMDMSwitch",
     "Remasker",
     "Restart",
+    "Revisiting",
     "Sample",
     "Settings",
     "Shuffled",

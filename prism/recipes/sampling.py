@@ -11,7 +11,8 @@ from prism.sampling.draw import Draw
 from prism.sampling.loop import MOST_STEPS
 from prism.sampling.order import Confidence, Leftmost, LowEntropy, Margin, Order, RandomOrder, TopProbability
 from prism.sampling.policies import METHODS, Binomial, CappedBinomial, Centred, Fixed, Method, Settings
-from prism.sampling.policy import Policy
+from prism.sampling.policies.revisiting import Revisiting
+from prism.sampling.policy import Pair, Policy
 from prism.sampling.remask import Amount
 from prism.schedule import Cosine, Linear, Phase, Plateau, Schedule
 
@@ -69,6 +70,9 @@ class Sampling:
     sooner takes fewer tokens back."""
     block: int | None = None
     """Write left to right in blocks of this many positions."""
+    revisit: int | None = None
+    """With --block: when a block begins, take back so many tokens of the blocks before it, the worst first; they are written
+    again with it."""
     seed: int = 0
     """The same seed gives the same result."""
 
@@ -102,7 +106,7 @@ class Sampling:
             raise ValueError(
                 f"{flags}: --k_block has its place in the block, around the middle; leave it out, or take --k."
             )
-        return method.build(
+        policy = method.build(
             Settings(
                 order=pick(self.order or "random", ORDERS, "order"),
                 amount=self._amount(),
@@ -111,6 +115,18 @@ class Sampling:
                 threshold=self.threshold,
             )
         )
+        return policy if self.revisit is None else self._revisiting(policy, self.revisit)
+
+    def _revisiting(self, policy: Policy, k: int) -> Policy:
+        if k < 1:
+            raise ValueError(f"--revisit {k}: at least 1 token of earlier blocks; leave it out to take back none.")
+        if self.block is None:
+            raise ValueError(f"--revisit {k}: without blocks there are no earlier ones; give --block too.")
+        if "amount" not in self.method().uses or not isinstance(policy, Pair):
+            raise ValueError(
+                f"--revisit {k}: the policy {self.policy!r} scores no tokens to take back; take prism, say."
+            )
+        return Revisiting(policy, k)
 
     def _amount_flags(self, method: Method) -> list[str]:
         flags = [("--k", self.k is not None), ("--k_block", self.k_block is not None), ("--cap", self.cap)]

@@ -98,6 +98,9 @@ functions --output {{o}} --packages {{f}} --vocabulary 8 | take 258 or more
 {EVALUATE} --policy remdm-conf --eta .3 | does not use it
 {EVALUATE} --policy threshold --order margin | does not use it
 {EVALUATE} --policy remdm-cap --threshold .9 | --threshold: the policy 'remdm-cap' does not use it
+{EVALUATE} --revisit 2 | without blocks there are no earlier ones
+{EVALUATE} --block 9 --revisit 0 | --revisit 0: at least 1 token
+{EVALUATE} --block 9 --revisit 2 --policy vanilla | the policy 'vanilla' scores no tokens
 {EVALUATE} --threshold 0 | --threshold 0.0: a probability above 0
 {EVALUATE} --k_block 3 --on .5 | --on: --k_block has its place in the block
 {EVALUATE} --k_block 12 --block 4 | --k_block 12: 4 steps on a block of 4 positions leave room to take back 2
