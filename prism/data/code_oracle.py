@@ -32,7 +32,7 @@ def check_plus(
     exec(solution, scope)
     for given in inputs:
         expected = scope[entry_point](*deepcopy(given))
-        answer = candidate(*given)
+        answer = candidate(*deepcopy(given))  # what it does to them must not make it right below
         if tolerance == 0 and all_floats(expected):
             tolerance = 1e-6  # and so it stays for the inputs that follow, as in EvalPlus
         assert right(entry_point, given, answer, expected, tolerance), (

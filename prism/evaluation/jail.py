@@ -1,10 +1,23 @@
 """Inside the sandbox: the script that `prism.evaluation.sandbox` starts, alone and with nothing inherited, for every program.
 
 It shuts itself in, then splits in two. The *program* process runs the untrusted source and answers calls; it holds neither the
-tests nor the pipe the verdict goes through. The *judge* process runs the tests and calls the program over a pipe. Arguments go
-out as they are, results come back as plain data (numbers, strings, lists, tuples, sets, dictionaries): an object that claims to
-equal everything, a rewritten `assert`, or an early exit cannot reach the judge. What is not data stays in the program and the
-tests get a handle to it (`Remote`).
+tests nor the pipe the verdict goes through. The *judge* process runs the tests and calls the program over a pipe. Values cross
+it as data: numbers, strings, lists, tuples, sets and dictionaries, and well-known types of the standard library and arrays of
+numpy by their parts, put together again by the judge's own copy of the type. An object that claims to equal everything, a
+rewritten `assert`, or an early exit cannot reach the judge. What is not data stays in the program and the tests get a handle to
+it (`Remote`); of an iterator they get item after item. What a call did to its arguments is done to the tests' own objects.
+
+So tests see what they would see in one process with the program, except that
+
+- objects of the program's classes equal themselves only, can be called, read, set, indexed, gone through, measured and written
+  out, but not compared, added or tested for their type; objects derived from data arrive as that data, without methods of their
+  own (a named tuple keeps its fields);
+- an exception of the program's own class can be caught as the built-in one it derives from; StopIteration cannot be caught;
+- arguments are the program's for the length of the call: later changes of an object that it kept reach it no more than its own
+  reach the tests, and what a global name of the program held when the tests began is what they see;
+- functions, classes and objects that the tests define cannot be given to the program, nor coroutines run; an iterator of theirs
+  is read to its end first;
+- an iterator is read ahead, by a millisecond's work at most, after its first hundred items.
 
 Two ways in, and a filter on system calls in both. *Namespaces*: a file system made of read-only views of Python and of the
 system's libraries and of one small folder in memory, no network, no other process to see. *Landlock*, where the host forbids
@@ -30,10 +43,13 @@ from types import CodeType, ModuleType
 
 TYPE_CHECKING = False  # typing takes longer to load than all the rest
 if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Sequence
     from typing import Any, NoReturn
 
 LIBRARIES = ("/usr", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/dev/null", "/dev/zero", "/dev/urandom")
 LONGEST_DETAIL = 500  # characters
+ONE_BY_ONE, READ_AHEAD, READ_AHEAD_SECONDS = 100, 1000, 1e-3  # items asked for singly, then at most, and as long as
+STEADY = 2  # marshal's last version in which what is written depends on the value alone, not on who else refers to it
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -240,84 +256,308 @@ def exactly(pipe: int, length: int) -> bytes:
     return b"".join(parts)
 
 
+# ── values on their way ─────────────────────────────────────────────────────────────────────────────────────────────
+
+# A value travels as a form that marshal can write: numbers, strings and what holds nothing else as they are, the rest as
+# (..., name, parts), where the name is a standard type's, "met" for an object met before in the same exchange, "builtin", or
+# "handle" or "iterator" for what stays in the program. No data holds an Ellipsis.
+
+ATOMS = {type(None), bool, int, float, complex, str, bytes}
+BASES = (list, dict, set, tuple, frozenset, int, float, complex, str, bytes)
+BUILTIN_DATA: dict[str, type] = {
+    kind.__name__: kind for kind in (*BASES, bool, object, bytearray, range)
+}  # names the judge looks up
+NUMPY_DATA = "biufcSUmM"  # kinds of arrays that are bytes and nothing else; others hold pointers or have fields
+
+# What a standard type is made of; `made` puts it together again.
+PARTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
+    "builtins.bytearray": lambda value: (bytes(value),),
+    "builtins.dict_items": lambda value: (tuple(value),),
+    "builtins.dict_keys": lambda value: (tuple(value),),
+    "builtins.dict_values": lambda value: (tuple(value),),
+    "builtins.range": lambda value: (value.start, value.stop, value.step),
+    "array.array": lambda value: (value.typecode, tuple(value)),
+    "collections.Counter": lambda value: (tuple(value.items()),),
+    "collections.OrderedDict": lambda value: (tuple(value.items()),),
+    "collections.defaultdict": lambda value: (value.default_factory, tuple(value.items())),
+    "collections.deque": lambda value: (tuple(value), value.maxlen),
+    "datetime.date": lambda value: (value.year, value.month, value.day),
+    "datetime.datetime": lambda value: (*value.timetuple()[:6], value.microsecond, fixed_zone(value)),
+    "datetime.time": lambda value: (value.hour, value.minute, value.second, value.microsecond, fixed_zone(value)),
+    "datetime.timedelta": lambda value: (value.days, value.seconds, value.microseconds),
+    "datetime.timezone": lambda value: (value.utcoffset(None), value.tzname(None)),
+    "decimal.Decimal": lambda value: (str(value),),
+    "fractions.Fraction": lambda value: (value.numerator, value.denominator),
+    "numpy.generic": lambda value: numpy_parts(value),
+    "numpy.ndarray": lambda value: numpy_parts(value),
+}
+CHANGEABLE = {
+    "builtins.list", "builtins.dict", "builtins.set", "builtins.bytearray", "array.array", "collections.Counter",
+    "collections.OrderedDict", "collections.defaultdict", "collections.deque", "numpy.ndarray",
+}  # fmt: skip
+VIEWS: dict[str, Callable[[tuple[Any, ...]], Any]] = {
+    "builtins.dict_items": lambda items: dict(items).items(),
+    "builtins.dict_keys": lambda items: dict.fromkeys(items).keys(),
+    "builtins.dict_values": lambda items: dict(enumerate(items)).values(),
+}
+NAMES: dict[type, str] = {base: f"builtins.{base.__name__}" for base in BASES}
+# What a value derived from these is as one of them, by their own methods: str(...) of an Enum that is a str too is its name.
+AS_ATOMS: dict[str, Callable[[Any], Any]] = {
+    "builtins.int": int.__int__,
+    "builtins.float": float.__float__,
+    "builtins.complex": complex.__pos__,
+    "builtins.str": str.__str__,
+    "builtins.bytes": lambda value: bytes.__getitem__(value, slice(None)),
+}
+
+
+def standard_name(kind: type) -> str | None:
+    """Of the nearest type above it, itself included, that is data; None where there is none."""
+    for base in kind.__mro__:
+        name = NAMES.get(base) or f"{base.__module__}.{base.__qualname__}"
+        if base in NAMES or name in PARTS:
+            return name
+    return None
+
+
+def fixed_zone(value: Any) -> Any:
+    """Its zone as a distance from UTC, by which alone two moments are compared."""
+    offset = value.utcoffset()
+    return None if offset is None else sys.modules["datetime"].timezone(offset, value.tzname())
+
+
+def numpy_parts(value: Any) -> tuple[Any, ...]:
+    if value.dtype.kind in NUMPY_DATA:
+        return value.dtype.str, value.shape, value.tobytes()
+    return "O", value.shape, tuple(value.ravel().tolist())
+
+
+def numpy_made(kind: str, shape: tuple[int, ...], content: Any) -> Any:
+    numpy: Any = __import__("numpy")
+    if kind == "O":
+        array = numpy.empty(len(content), object)
+        for place, item in enumerate(content):
+            array[place] = item
+        return array.reshape(shape)
+    if type(kind) is not str or numpy.dtype(kind).kind not in NUMPY_DATA:
+        raise TypeError(f"{kind} is no kind of array that is only data")
+    return numpy.ndarray(shape, kind, content).copy()
+
+
+def made(name: str, parts: tuple[Any, ...]) -> Any:
+    """A value of a standard type from its parts. Only types that PARTS names are ever called."""
+    if name in VIEWS:
+        return VIEWS[name](*parts)
+    if name == "iter":
+        return iter(*parts)
+    if name == "namedtuple":
+        return named_tuple(*parts)
+    if name.startswith("numpy.") and name in PARTS:
+        array = numpy_made(*parts)
+        return array if name == "numpy.ndarray" else array[()]
+    if name == "collections.Counter":
+        parts = (dict(*parts),)  # of pairs it would count the pairs
+    if name not in PARTS:
+        raise TypeError(f"{name} is no type known here")
+    module, _, kind = name.rpartition(".")
+    return getattr(__import__(module), kind)(*parts)
+
+
+def named_tuple(name: str, fields: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    from collections import namedtuple  # loaded already; it makes code of the names, but takes nothing but identifiers
+
+    return namedtuple(name, fields, rename=True)(*values)
+
+
+def only_atoms(values: Any) -> bool:
+    return set(map(type, values)) <= ATOMS
+
+
+def is_plain(value: Any, places: Container[int] = ()) -> bool:
+    """Whether marshal writes it as it is, and no object in it has its place in `places`, by id. A copy of a large answer may
+    be more than memory holds, so it is asked first."""
+    if type(value) in ATOMS:
+        return True
+    if type(value) not in (list, tuple, set, frozenset, dict) or id(value) in places:
+        return False
+    if type(value) is dict:
+        return is_plain(list(value), places) and is_plain(list(value.values()), places)
+    return only_atoms(value) or all(is_plain(item, places) for item in value)
+
+
+class Packing:
+    """Values to forms. Objects that can change are numbered as they are met, here and by `Unpacking` in the same order."""
+
+    def __init__(self, other: Callable[[Packing, Any], Any]) -> None:
+        self.other = other  # the form of what is no data
+        self.met: list[Any] = []
+        self.places: dict[int, int] = {}
+
+    def number(self, value: Any) -> None:
+        self.places[id(value)] = len(self.met)
+        self.met.append(value)
+
+    def form(self, value: Any, *, met: bool = False) -> Any:
+        """`met`: of an object that is numbered already, what it holds now instead of its number."""
+        if type(value) in ATOMS:
+            return value
+        if not met and id(value) in self.places:
+            return (..., "met", self.places[id(value)])
+        name = standard_name(type(value))
+        if name in CHANGEABLE and not met:
+            self.number(value)
+        if name == "builtins.list":
+            return value if type(value) is list and only_atoms(value) else list(map(self.form, value))
+        if name == "builtins.dict":
+            return dict(zip(map(self.form, value), map(self.form, value.values()), strict=True))
+        if name == "builtins.tuple":
+            fields = getattr(value, "_fields", None)
+            if type(value) is not tuple and type(fields) is tuple:
+                return (..., "namedtuple", (type(value).__name__, fields, tuple(map(self.form, value))))
+            return value if type(value) is tuple and only_atoms(value) else tuple(map(self.form, value))
+        if name in ("builtins.set", "builtins.frozenset"):
+            kind = set if name == "builtins.set" else frozenset
+            return kind(map(self.form, value))
+        if name in PARTS:
+            return (..., name, tuple(map(self.form, PARTS[name](value))))
+        return AS_ATOMS[name](value) if name in AS_ATOMS else self.other(self, value)
+
+
+class Unpacking:
+    """Forms to values."""
+
+    def __init__(self, other: Callable[[str, Any], Any], met: Sequence[Any] = ()) -> None:
+        self.other = other  # from the name and the number of what was no data
+        self.met = list(met)
+
+    def value(self, form: Any, *, met: bool = False) -> Any:
+        """`met`: of an object that is numbered already, a new one that holds what it shall hold."""
+        kind = type(form)
+        if kind is tuple and form[:1] == (...,):
+            return self.special(form[1], form[2], met)
+        if kind in (list, dict, set) and not met:
+            self.met.append(form)
+        if kind is dict:
+            items = list(zip(map(self.value, form), map(self.value, form.values()), strict=True))
+            form.clear()
+            form.update(items)
+        elif kind is list and not only_atoms(form):
+            form[:] = list(map(self.value, form))
+        elif kind is set and not only_atoms(form):
+            items = list(map(self.value, form))
+            form.clear()
+            form.update(items)
+        elif kind in (tuple, frozenset) and not only_atoms(form):
+            return kind(map(self.value, form))
+        return form
+
+    def special(self, name: str, parts: Any, met: bool) -> Any:
+        if name == "met":
+            return self.met[parts]
+        if name in ("handle", "iterator", "builtin"):
+            return self.other(name, parts)
+        if met or name not in CHANGEABLE:
+            return made(name, tuple(map(self.value, parts)))
+        place = len(self.met)
+        self.met.append(None)
+        self.met[place] = made(name, tuple(map(self.value, parts)))
+        return self.met[place]
+
+
 # ── the program's side ──────────────────────────────────────────────────────────────────────────────────────────────
 
 kept: list[Any] = []  # what the judge holds handles to
+numbers: dict[int, int] = {}  # where in `kept` an object is, by its id
+endings: dict[int, BaseException] = {}  # what an iterator in `kept` raised after items that were still to be sent
+
+DEEDS: dict[str, Callable[..., Any]] = {
+    "call": lambda function, arguments, named: function(*arguments, **dict(named)),
+    "get": getattr,
+    "set": setattr,
+    "item": lambda value, key: value[key],
+    "set item": lambda value, key, item: value.__setitem__(key, item),
+    "iter": iter,
+    "len": len,
+    "bool": bool,
+    "str": str,
+}
 
 
 def serve(requests: int, answers: int) -> NoReturn:
     """Do what the judge asks, until it has gone. Whatever the program does to this process harms only its own answers."""
     module = sys.modules["program"] = ModuleType("program")
     while True:
-        verb, target, rest, has_handles = marshal.loads(receive(requests))
+        verb, target, content = marshal.loads(receive(requests))
+        given: Any = ()
+        met: list[Any] = []
         try:
-            rest = with_objects(rest) if has_handles else rest
+            unpacking = Unpacking(kept_object)
+            given = unpacking.value(marshal.loads(content))
+            met = unpacking.met
+            value: Any = None
             if verb == "run":
                 exec(compile(target, "program", "exec", dont_inherit=True), module.__dict__)
-                value: Any = None
             elif verb == "name":
                 value = module.__dict__[target]
-            elif verb == "call":
-                value = kept[target](*rest[0], **rest[1])
-            elif verb == "get":
-                value = getattr(kept[target], rest)
+            elif verb == "next":
+                value = taken(target, *given)
             else:
-                value = None
-                setattr(kept[target], *rest)
-            answer = packed(value)
+                value = DEEDS[verb](kept[target], *given)
+            answer = answered("data", value, met, given, content)
         except BaseException as error:
-            answer = marshal.dumps(("raised", type(error).__name__, str(error)[:LONGEST_DETAIL]))
+            try:
+                answer = complaint(error, verb, met, given, content)
+            except BaseException:  # too little memory for the whole, or an exception that fails to tell of itself
+                answer = marshal.dumps(("raised", (type(error).__name__, (type(error).__name__,), ()), None))
         print(end="", flush=True)
         send(answers, answer)
 
 
-def packed(value: Any) -> bytes:
+def taken(number: int, most: int) -> list[Any]:
+    """The next items of an iterator: one, and others up to `most` as long as they come at once. What ends them comes next."""
+    if number in endings:
+        raise endings.pop(number)
+    items, start = [next(kept[number])], time.monotonic()
     try:
-        if hasattr(value, "__next__"):
-            return marshal.dumps(("iterator", plain(list(value)), ""))
-        return marshal.dumps(("data", value if is_plain(value) else plain(value), ""))
-    except TypeError:
+        while len(items) < most and time.monotonic() - start < READ_AHEAD_SECONDS:
+            items.append(next(kept[number]))
+    except BaseException as error:
+        endings[number] = error
+    return items
+
+
+def answered(kind: str, value: Any, met: list[Any], given: Any, content: bytes) -> bytes:
+    """The answer, and what the arguments hold now where that is no longer what came (`content`)."""
+    packing, changes = Packing(kept_form), None
+    for item in met:
+        packing.number(item)
+    if met and marshal.dumps(Packing(kept_form).form(given), STEADY) != content:
+        changes = [packing.form(item, met=True) for item in met]
+    if kind != "data" or is_plain(value, packing.places):
+        return marshal.dumps((kind, value, changes))
+    return marshal.dumps(("form", packing.form(value), changes))
+
+
+def complaint(error: BaseException, verb: str, met: list[Any], given: Any, content: bytes) -> bytes:
+    if verb == "next" and isinstance(error, StopIteration):
+        return answered("end", None, met, given, content)
+    kind = type(error)
+    above = tuple(base.__name__ for base in kind.__mro__ if base.__module__ == "builtins")
+    told = error.args if kind.__module__ == "builtins" and is_plain(error.args) else (str(error),)
+    return answered("raised", (kind.__name__, above, told), met, given, content)
+
+
+def kept_form(packing: Packing, value: Any) -> Any:
+    if isinstance(value, type) and BUILTIN_DATA.get(value.__name__) is value:
+        return (..., "builtin", value.__name__)
+    if id(value) not in numbers:
+        numbers[id(value)] = len(kept)
         kept.append(value)
-        return marshal.dumps(("handle", len(kept) - 1, ""))
+    return (..., "iterator" if hasattr(type(value), "__next__") else "handle", numbers[id(value)])
 
 
-def with_objects(value: Any) -> Any:
-    """Handles, which travel as (..., number) or (..., name of a builtin), replaced by what they stand for."""
-    if type(value) is tuple and value[:1] == (...,):
-        return kept[value[1]] if type(value[1]) is int else getattr(builtins, value[1])
-    if type(value) in (list, tuple):
-        return type(value)(with_objects(item) for item in value)
-    return {key: with_objects(item) for key, item in value.items()} if type(value) is dict else value
-
-
-ATOMS = {type(None), bool, int, float, complex, str, bytes}
-
-
-def is_plain(value: Any) -> bool:
-    """Whether it is data through and through; a copy of a large answer may be more than memory holds."""
-    if type(value) is dict:
-        return is_plain(list(value)) and is_plain(list(value.values()))
-    if type(value) in (list, tuple, set, frozenset):
-        return set(map(type, value)) <= ATOMS or all(map(is_plain, value))
-    return type(value) in ATOMS
-
-
-def plain(value: Any) -> Any:
-    """The value without anything of the program's own making in it; TypeError where that cannot be."""
-    if type(value) in ATOMS:
-        return value
-    for kind in (list, tuple, set, frozenset):
-        if isinstance(value, kind):
-            return kind(plain(item) for item in value)
-    if isinstance(value, dict):
-        return {plain(key): plain(item) for key, item in value.items()}
-    atom: Any
-    for atom in (int, float, complex, str, bytes):
-        if isinstance(value, atom):
-            return atom(value)
-    if hasattr(value, "dtype") and getattr(value, "shape", None) == ():  # a number of numpy
-        return plain(value.item())
-    raise TypeError(f"{type(value).__name__} is not plain data")
+def kept_object(name: str, which: Any) -> Any:
+    return getattr(builtins, which) if name == "builtin" else kept[which]
 
 
 # ── the judge's side ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -328,13 +568,14 @@ class Ended(BaseException):
 
 
 class Remote:
-    """Something in the program that is not data: it can be called, and its attributes read and set. Equal only to itself."""
+    """Something in the program that is not data: it can be called, read, set, indexed and gone through. Equal only to itself,
+    whatever it would say; what it says of its length, its truth or its items is data."""
 
     def __init__(self, judge: Judge, number: int) -> None:
         self.__dict__.update(_judge=judge, _number=number)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        return self._judge.ask("call", self._number, (arguments, named))
+        return self._judge.ask("call", self._number, arguments, tuple(named.items()))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -342,10 +583,47 @@ class Remote:
         return self._judge.ask("get", self._number, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._judge.ask("set", self._number, (name, value))
+        self._judge.ask("set", self._number, name, value)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._judge.ask("item", self._number, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._judge.ask("set item", self._number, key, value)
+
+    def __iter__(self) -> Any:
+        return self._judge.ask("iter", self._number)
+
+    def __len__(self) -> int:
+        return int(self._judge.ask("len", self._number))
+
+    def __bool__(self) -> bool:
+        return bool(self._judge.ask("bool", self._number))
+
+    def __str__(self) -> str:
+        return str(self._judge.ask("str", self._number))
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("What lives in the program cannot be copied by its tests.")
+
+
+class RemoteIterator(Remote):
+    """An iterator in the program. Each item is asked for when it is wanted, so it may be endless; one that goes on and on is
+    read ahead, a little, since a question takes longer than most items."""
+
+    def __init__(self, judge: Judge, number: int) -> None:
+        super().__init__(judge, number)
+        self.__dict__.update(_taken=0, _ahead=[])
+
+    def __iter__(self) -> RemoteIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if not self._ahead:
+            most = 1 if self._taken < ONE_BY_ONE else READ_AHEAD
+            self._ahead.extend(reversed(self._judge.ask("next", self._number, most)))
+        self.__dict__["_taken"] += 1
+        return self._ahead.pop()
 
 
 class Judge:
@@ -355,6 +633,7 @@ class Judge:
         self.requests, self.answers, self.printed = requests, answers, [printed]
         self.most_output, self.output = most_output, b""
         self.seconds = self.seconds_left = seconds
+        self.remotes: dict[int, Remote] = {}
         self.end: tuple[str, str] | None = None  # an outcome as in `sandbox.Outcome`, and its detail
         signal.signal(signal.SIGALRM, lambda *_: self.stop("TIMED_OUT", f"over {self.seconds:g} s"))
 
@@ -362,31 +641,41 @@ class Judge:
         self.end = (outcome, detail)
         raise Ended
 
-    def ask(self, verb: str, target: Any, rest: Any = None) -> Any:
-        """Have the program do something; raises what it raised."""
+    def ask(self, verb: str, target: Any, *given: Any) -> Any:
+        """Have the program do something; changes `given` as it did, and raises what it raised."""
         if self.end is not None:
             raise Ended
+        packing = Packing(remote_form)
+        message = marshal.dumps((verb, target, marshal.dumps(packing.form(given), STEADY)))
         try:
-            try:
-                message = marshal.dumps((verb, target, rest, False))
-            except ValueError:  # not all of it is data
-                message = marshal.dumps((verb, target, with_handles(rest), True))
             signal.setitimer(signal.ITIMER_REAL, self.seconds_left)
             send(self.requests, message)
             while self.answers not in select.select([self.answers, *self.printed], [], [])[0]:
                 self.listen()
             answer = receive(self.answers)
             self.seconds_left = max(signal.setitimer(signal.ITIMER_REAL, 0)[0], 1e-3)  # 0 would stop the clock for good
-            kind, value, text = marshal.loads(answer)
+            kind, value, changes = marshal.loads(answer)
         except (EOFError, BrokenPipeError):
             self.stop("EXITED", "")
+        unpacking = Unpacking(self.remote, packing.met)
+        if changes is not None:
+            contents = [unpacking.value(form, met=True) for form in changes]
+            for item, content in zip(packing.met, contents, strict=True):
+                refill(item, content)
         if kind == "data":
             return value
-        if kind == "iterator":
-            return iter(value)
-        if kind == "handle":
-            return Remote(self, int(value))
-        raise raised(str(value), str(text))
+        if kind == "form":
+            return unpacking.value(value)
+        if kind == "end" and verb == "next":
+            raise StopIteration
+        raise raised(*value)
+
+    def remote(self, name: str, which: Any) -> Any:
+        if name == "builtin":
+            return BUILTIN_DATA[which]  # a type; a function such as exec would be the program's hand in here
+        if which not in self.remotes:
+            self.remotes[which] = (RemoteIterator if name == "iterator" else Remote)(self, int(which))
+        return self.remotes[which]
 
     def listen(self) -> None:
         """Take what the program has printed."""
@@ -417,25 +706,47 @@ class Judge:
         return self.end or ("PASSED", "")
 
 
-def with_handles(value: Any) -> Any:
+def remote_form(packing: Packing, value: Any) -> Any:
     if isinstance(value, Remote):
-        return (..., value._number)
-    if isinstance(value, type) and value.__module__ == "builtins":
-        return (..., value.__name__)
-    if type(value) in (list, tuple):
-        return type(value)(with_handles(item) for item in value)
-    return {key: with_handles(item) for key, item in value.items()} if type(value) is dict else plain(value)
+        return (..., "iterator" if isinstance(value, RemoteIterator) else "handle", value._number)
+    name = getattr(value, "__name__", "")
+    if isinstance(name, str) and getattr(builtins, name, None) is value:
+        return (..., "builtin", name)
+    if hasattr(type(value), "__next__"):
+        return (..., "iter", (packing.form(tuple(value)),))
+    raise TypeError(f"{type(value).__name__} of the tests is not data, so the program cannot be given it")
 
 
-def raised(name: str, text: str) -> BaseException:
-    """The program's exception, of the built-in type of that name so that tests can catch it."""
-    found = getattr(builtins, name, None)
-    if isinstance(found, type) and issubclass(found, Exception):
-        try:
-            return found(text)
-        except TypeError:  # UnicodeDecodeError and its like want more than a text
-            pass
-    return type(name, (Exception,), {})(text)
+def refill(item: Any, content: Any) -> None:
+    """Make an object of the tests hold what the program's copy of it holds."""
+    if isinstance(item, dict | set):
+        item.clear()
+        item.update(content)
+    elif isinstance(item, list | bytearray) or type(item).__name__ == "array":
+        item[:] = content
+    elif type(item).__name__ == "deque":
+        item.clear()
+        item.extend(content)
+    elif item.shape != content.shape:
+        raise TypeError("An array of the tests cannot get another shape in place.")
+    else:
+        item[...] = content
+
+
+def raised(name: str, above: tuple[str, ...], told: tuple[Any, ...]) -> BaseException:
+    """The program's exception as tests can catch it: of the built-in type of that name, or derived from the nearest above it.
+
+    Not the two by which loops end: `list(map(f, xs))` would be empty, and right where nothing is expected.
+    """
+    kinds = [getattr(builtins, base, None) for base in above]
+    nearest = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Exception)), Exception)
+    if issubclass(nearest, StopIteration | StopAsyncIteration):
+        nearest = Exception
+    kind = nearest if nearest.__name__ == name else type(str(name), (nearest,), {})
+    try:
+        return kind(*told)
+    except TypeError:  # ExceptionGroup and its like want more than a text
+        return type(str(name), (Exception,), {})(*told)
 
 
 def mentioned(code: CodeType) -> set[str]:

@@ -113,6 +113,211 @@ def test_answers_arrive_as_they_left(value: str, comparison: str) -> None:
     assert run(Program(f"def f(): return {value}", f"assert f() {comparison}"), SMALL, best).passed
 
 
+def agrees(source: str, tests: str, limits: Limits = SMALL) -> None:
+    """The sandbox finds what one process with program and tests finds: that they pass."""
+    source, tests = textwrap.dedent(source), textwrap.dedent(tests)
+    exec(compile(f"{source}\n{tests}", "both", "exec", dont_inherit=True), {"__name__": "both"})
+    report = run(Program(source, tests), limits, strongest(unsafe=True))
+    assert report.passed, report
+
+
+STANDARD = {
+    "Fraction": ("fractions.Fraction(1, 2)", "x == 0.5 and x + 1 == 1.5 and str(x) == '1/2'"),
+    "Decimal": ("decimal.Decimal('0.10')", "x == decimal.Decimal('0.1') and str(x) == '0.10' and round(x, 1) == x"),
+    "keys": ("{'a': 1, 'b': 2}.keys()", "x == {'a', 'b'} and list(x) == ['a', 'b'] and len(x) == 2 and 'a' in x"),
+    "values": ("{'a': 1, 'b': 1}.values()", "list(x) == [1, 1] and sum(x) == 2 and x != [1, 1]"),
+    "items": ("{'a': [1]}.items()", "dict(x) == {'a': [1]} and ('a', [1]) in x and not isinstance(x, list)"),
+    "range": ("range(1, 9, 3)", "x == range(1, 9, 3) and list(x) == [1, 4, 7] and x != [1, 4, 7] and x[-1] == 7"),
+    "deque": ("collections.deque([1, 2, 3], 3)", "list(x) == [1, 2, 3] and x.maxlen == 3 and x != [1, 2, 3]"),
+    "Counter": ("collections.Counter('aab')", "x == {'a': 2, 'b': 1} and x['z'] == 0 and x.most_common(1) == [('a', 2)]"),
+    "OrderedDict": ("collections.OrderedDict(b=1, a=2)", "x == {'a': 2, 'b': 1} and next(iter(x)) == 'b'"),
+    "defaultdict": ("collections.defaultdict(list, a=[1])", "x == {'a': [1]} and x['b'] == []"),
+    "its factory": ("collections.defaultdict(lambda: 7)", "x == {} and x['b'] == 7"),
+    "named tuple": ("collections.namedtuple('P', 'x y')(1, [2])", "x == (1, [2]) and x.y == [2] and x._fields == ('x', 'y')"),
+    "date": ("datetime.date(2024, 2, 29)", "x == datetime.date(2024, 2, 29) and x.isoformat() == '2024-02-29'"),
+    "datetime": ("datetime.datetime(2024, 1, 2, 3, 4, 5, 6)", "x.microsecond == 6 and x - x == datetime.timedelta(0)"),
+    "aware": (
+        "datetime.datetime(2024, 1, 1, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))",
+        "x == datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)",
+    ),
+    "time": ("datetime.time(1, 2)", "x == datetime.time(1, 2)"),
+    "timedelta": ("datetime.timedelta(-1, 2)", "x == datetime.timedelta(days=-1, seconds=2) and x.days == -1"),
+    "frozenset": ("frozenset({fractions.Fraction(1)})", "x == {1} and isinstance(x, frozenset)"),
+    "complex": ("complex(1, -2)", "x == 1 - 2j and abs(x.imag) == 2"),
+    "bytearray": ("bytearray(b'ab')", "x == b'ab' and isinstance(x, bytearray)"),
+    "array": ("array.array('i', [1, 2])", "x == array.array('i', [1, 2]) and list(x) == [1, 2]"),
+    "a type": ("int", "x is int and x('3') == 3"),
+    "a str that is an Enum": ("enum.Enum('Shade', 'DARK', type=str).DARK", "x == '1'"),
+    "an int that is an Enum": ("enum.IntEnum('Shade', 'DARK').DARK", "x == 1"),
+    "map": ("map(str, [1, 2])", "list(x) == ['1', '2'] and list(x) == []"),
+    "filter": ("filter(None, [0, 1])", "next(x) == 1 and next(x, 'end') == 'end'"),
+    "zip": ("zip('ab', [[1], [2]])", "dict(x) == {'a': [1], 'b': [2]}"),
+    "reversed": ("reversed([1, 2])", "sorted(x) == [1, 2]"),
+    "nested": ("{'a': [fractions.Fraction(1, 2)], (1, 2): collections.deque([{3}])}", "x['a'] == [0.5] and x[1, 2][0] == {3}"),
+    "shared": ("(lambda row: [row, row])([0])", "x[0] is x[1]"),
+}  # fmt: skip
+IMPORTS = "import array, collections, datetime, decimal, enum, fractions"
+
+
+@pytest.mark.parametrize(("value", "test"), STANDARD.values(), ids=STANDARD)
+def test_standard_types_are_what_they_are(value: str, test: str) -> None:
+    """Back from the program, and there and back again."""
+    agrees(f"{IMPORTS}\ndef f(): return {value}", f"{IMPORTS}\nx = f()\nassert {test}")
+    agrees(
+        f"{IMPORTS}\ndef f(value): return value",
+        f"{IMPORTS}\nx = f({value.replace('lambda: 7', 'int')})\nassert x is not None",
+    )
+
+
+def test_arrays_of_numpy() -> None:
+    pytest.importorskip("numpy")
+    source = """
+        import numpy as np
+        def grid(): return np.arange(6).reshape(2, 3) * 0.5
+        def some(): return [np.float32(0.1), np.bool_(True), np.int64(3), np.array(['a', None], object)]
+        def double(x): x *= 2
+    """
+    tests = """
+        import numpy as np
+        assert grid().shape == (2, 3) and grid().tolist() == [[0, 0.5, 1], [1.5, 2, 2.5]] and list(grid()[0]) == [0, 0.5, 1]
+        assert (grid() == grid()).all() and len(grid()) == 2 and grid().max() == 2.5
+        small, yes, three, objects = some()
+        assert small == np.float32(0.1) and yes is not True and yes and three == 3 and objects.tolist() == ['a', None]
+        x = np.arange(3)
+        double(x)
+        assert x.tolist() == [0, 2, 4]
+    """
+    agrees(source, tests, Limits())
+
+
+CHANGES = {
+    "a list": ("x.append(4); x.sort(reverse=True)", "x = [1, 2]", "x == [4, 2, 1]"),
+    "a dictionary": ("x['b'] = [x.pop('a')]", "x = {'a': 1}", "x == {'b': [1]}"),
+    "a set": ("x.discard(1); x |= {(2, 3)}", "x = {1}", "x == {(2, 3)}"),
+    "others": (
+        "[y.extend([1]) for y in x[:2]]; x[2].update('aa'); x[3]['z'].append(1)",
+        "x = [collections.deque(), bytearray(b'a'), collections.Counter('a'), collections.defaultdict(list)]",
+        "x == [collections.deque([1]), b'a\\1', {'a': 3}, {'z': [1]}]",
+    ),
+    "what is inside": ("x[0].append(2); x.reverse()", "a, b = [1], [9]; x = [a, b]", "x[1] is a and a == [1, 2] and b == [9]"),
+    "inside a tuple": ("x[1].clear()", "x = (1, [2])", "x == (1, [])"),
+    "one twice": ("x[0].append(1)", "a = []; x = [a, a]", "x == [[1], [1]]"),
+    "to itself": ("x.append(x)", "x = []", "x[0] is x"),
+    "before an exception": ("x.append(1); raise ValueError(x)", "x = []", "x == [1]"),
+    "nothing": ("sorted(x)", "x = [[2], [1]]; y = x[0]", "x == [[2], [1]] and x[0] is y"),
+    "by name": ("x.append(1)", "x = []; f(x=x); x.pop()", "x == [1]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("deed", "before", "after"), CHANGES.values(), ids=CHANGES)
+def test_what_a_call_does_to_its_arguments(deed: str, before: str, after: str) -> None:
+    source = f"def f(x):\n    {deed}"
+    agrees(source, f"import collections\n{before}\ntry: f(x)\nexcept ValueError: pass\nassert {after}")
+
+
+def test_a_result_that_is_an_argument() -> None:
+    agrees("def f(x): x.sort(); return x", "x = [2, 1]\ny = f(x)\ny.append(3)\nassert y is x and x == [1, 2, 3]")
+    agrees("def f(x): return {'x': x, 'y': [1]}", "x = []\ny = f(x)\nassert y['x'] is x and y['y'] == [1]")
+
+
+def test_iterators_are_asked_for_one_item_after_another() -> None:
+    source = """
+        def endless():
+            n = 0
+            while True: yield [n]; n += 1
+        def slow():
+            yield 1
+            while True: pass
+        def breaks(n):
+            yield from range(n)
+            raise ValueError(n)
+        def total(items): return sum(items)
+        class Countdown:
+            def __init__(self, n): self.n = n
+            def __iter__(self): return self
+            def __next__(self):
+                if not self.n: raise StopIteration
+                self.n -= 1
+                return self.n
+    """
+    tests = """
+        import itertools
+        numbers = endless()
+        assert [next(numbers) for _ in range(3)] == [[0], [1], [2]] and next(numbers) == [3]
+        assert len(list(itertools.islice(endless(), 5000))) == 5000
+        assert next(slow()) == 1
+        for n in (0, 3, 99, 100, 101, 3000):
+            seen = []
+            try:
+                for item in breaks(n): seen.append(item)
+            except ValueError as error:
+                assert seen == list(range(n)) and error.args == (n,)
+            else:
+                raise AssertionError
+        some = iter(Countdown(4))
+        assert next(some) == 3 and total(some) == 3 and list(some) == []
+        assert total(x for x in (1, 2)) == 3 and total(map(int, '12')) == 3
+    """
+    agrees(source, tests)
+
+
+def test_a_stop_iteration_of_the_program_ends_no_loop_of_the_tests(isolation: Isolation) -> None:
+    """In one process these would pass, with not one right answer."""
+    for name in ("StopIteration", "StopAsyncIteration", "GeneratorExit"):
+        source = f"class Late({name}): pass\ndef f(x): raise {name}\ndef g(x): raise Late"
+        for test in (
+            "list(map(f, [1, 2])) == []",
+            "list(map(g, [1, 2])) == []",
+            "all(map(f, [1]))",
+            "not [*map(f, [1])]",
+        ):
+            report = attack(source, isolation, tests=f"assert {test}")
+            assert report.outcome is Outcome.FAILED
+            assert report.detail.startswith((name, "Late"))
+
+
+def test_exceptions_can_be_caught_as_what_they_derive_from() -> None:
+    source = """
+        import json
+        class Odd(ValueError):
+            def __str__(self): return 'odd'
+        def f(): raise Odd(3)
+        def g(): return {}['a']
+        def h(): return json.loads('{')
+    """
+    tests = """
+        for function, kind, text in ((f, ValueError, 'odd'), (g, KeyError, "'a'"), (h, ValueError, 'Expecting')):
+            try: function()
+            except kind as error: assert str(error).startswith(text)
+            else: raise AssertionError
+    """
+    agrees(source, tests)
+
+
+def test_objects_of_the_program() -> None:
+    source = """
+        import enum
+        Colour = enum.Enum('Colour', 'RED GREEN')
+        class Bag:
+            def __init__(self, items): self.items = items
+            def __len__(self): return len(self.items)
+            def __iter__(self): return iter(self.items)
+            def __getitem__(self, key): return self.items[key]
+            def __setitem__(self, key, item): self.items[key] = item
+            def __str__(self): return f'Bag of {len(self)}'
+        def red(): return Colour.RED
+        def bags(n): return [Bag([n, {n}]), Bag([])]
+    """
+    tests = """
+        assert red() == Colour.RED and red() is Colour.RED and red() != Colour.GREEN and red().name == 'RED'
+        full, empty = bags(7)
+        assert len(full) == 2 and full and not empty and list(full) == [7, {7}] and full[0] == 7 and 7 in full
+        full[0] = 8
+        assert full.items == [8, {7}] and str(full) == 'Bag of 2' and full != empty
+    """
+    agrees(source, tests)
+
+
 def test_what_is_not_data_stays_in_the_program_and_can_be_used() -> None:
     source = """
         import math
@@ -415,6 +620,13 @@ def test_forged_verdicts(isolation: Isolation) -> None:
         "import atexit, os\natexit.register(os._exit, 0)\ndef f(): return 0",
         "import sys\nsys.modules['tests'] = sys\ndef f(): return 0",
         "import signal\nsignal.alarm(1)\nsignal.signal(signal.SIGALRM, lambda *a: None)\ndef f(): return 0",
+        "class Yes:\n    def __iter__(self): return self\n    def __next__(self): return self\n"
+        "    def __eq__(self, other): return True\n    def __bool__(self): return True\ndef f(): return Yes()",
+        "import fractions\nclass Yes(fractions.Fraction):\n    def __eq__(self, other): return True\ndef f(): return Yes(1)",
+        "import collections\nclass Yes(collections.deque):\n    def __eq__(self, other): return True\ndef f(): return Yes()",
+        "import collections\nclass Yes(collections.namedtuple('Yes', 'x')):\n    def __eq__(self, other): return True\n"
+        "def f(): return Yes(1)",
+        "import fractions\nfractions.Fraction.__eq__ = lambda self, other: True\ndef f(): return fractions.Fraction(1)",
     ],
 )
 def test_tampering_does_not_make_wrong_answers_right(isolation: Isolation, cheat: str) -> None:
@@ -422,6 +634,44 @@ def test_tampering_does_not_make_wrong_answers_right(isolation: Isolation, cheat
     report = attack(cheat, isolation, tests=tests)
     assert report.outcome is Outcome.FAILED
     assert report.detail in ("AssertionError: assert candidate() == 41", "TypeError: 'bool' object is not callable")
+
+
+FORGED = {
+    "a function of the judge's": "('form', (..., 'builtin', 'exec'), None)",
+    "a module's": "('form', (..., 'os.system', ('true',)), None)",
+    "an unknown type": "('form', (..., 'builtins.eval', ('1',)), None)",
+    "an array of pointers": "('form', (..., 'numpy.ndarray', ('O8', (1,), b'12345678')), None)",
+    "an array of fields": "('form', (..., 'numpy.ndarray', (('i8', {'a': ('O', 0)}), (1,), b'12345678')), None)",
+    "an array larger than its bytes": "('form', (..., 'numpy.ndarray', ('i8', (99,), b'12345678')), None)",
+    "a field that is code": "('form', (..., 'namedtuple', ('A', ('x=exit()',), (1,))), None)",
+    "a type that is code": "('form', (..., 'namedtuple', ('A: exit()', ('x',), (1,))), None)",
+    "the end of a loop": "('end', None, None)",
+    "an end by name": "('raised', ('StopIteration', ('StopIteration',), ()), None)",
+    "an exit by name": "('raised', ('SystemExit', ('SystemExit', 'BaseException'), (0,)), None)",
+    "the judge's own end": "('raised', ('Ended', ('Ended',), ()), None)",
+    "arguments that there are not": "('data', 41, [[1], [2]])",
+    "too few arguments": "('data', 41, [])",
+    "a place that there is not": "('form', (..., 'met', 7), None)",
+    "no answer": "0",
+    "a circle": "('form', circle, None)",
+}
+
+
+@pytest.mark.parametrize("answer", FORGED.values(), ids=FORGED)
+def test_forged_answers(isolation: Isolation, answer: str) -> None:
+    """A program that knows the protocol and writes its answers itself can give wrong ones, and nothing else."""
+    source = f"""
+        import marshal, os, struct, sys
+        circle = []
+        circle.append(circle)
+        def f(x):
+            forged = marshal.dumps({answer})
+            os.write(4, struct.pack("Q", len(forged)) + forged)
+            os.read(3, 8), os._exit(0)
+    """
+    tests = "xs = [5]\nfound = list(map(f, [xs]))\nassert found == [] or found[0]('1') or found == [41]"
+    report = attack(source, isolation, Limits(seconds=5.0), tests)
+    assert report.outcome in (Outcome.FAILED, Outcome.EXITED), report
 
 
 def test_the_tests_are_nowhere_to_be_read(isolation: Isolation) -> None:
