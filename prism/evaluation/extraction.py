@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 import textwrap
 import warnings
+from collections.abc import Iterable, Iterator
+from io import StringIO
+from itertools import accumulate
 
 from prism.data.code import Task, parsed
 
@@ -13,19 +17,25 @@ STOPS = ("<|endoftext|>", "<|eot_id|>", "<|im_end|>", "<|end_of_text|>", "</s>",
 FENCE = re.compile(r"^[ \t]*(?:```|~~~)[ \t]*(\w*)[^\n]*\n(.*?)(?:^[ \t]*(?:```|~~~)|\Z)", re.S | re.M)
 CODE_BEGINS = re.compile(r"^(?:import |from \w[\w.]* import |(?:async )?def |class |@\w|\w+ *=[^=])", re.M)
 
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+
 
 def extract(text: str, task: Task) -> str:
     """The program in a completion. Code is never changed, only cut out:
 
     1. The text ends at the first stop string (an end-of-text token that was written out).
     2. Of fenced blocks, marked python or not at all, the first that defines the function is taken, or else the first; an
-       unclosed fence runs to the end. A block that does not define it continues the prompt, like unfenced text.
-    3. Unfenced text that defines the function begins at its first line of code; prose before it goes.
+       unclosed fence runs to the end. A block that does not define it continues the prompt, like unfenced text. Other blocks
+       that define a name it misses, and not the function, are put before it, in their order.
+    3. Unfenced text that defines the function, or a block that does and does not parse, begins at its first line of code;
+       prose before it goes.
     4. Text that does not define the function continues the prompt: as it is, or where that gives no function, with the first
        line or all lines indented (models drop the indentation the prompt ends with).
     5. Lines after the function, from a line at the left margin on, are cut where only so the program parses: trailing prose,
        a second answer that breaks off. A mistake inside the function stays and is a syntax error.
-    6. Statements that try the function out go: `if __name__ == ...`, asserts, prints, loops, calls of the function.
+    6. Statements at the left margin that try the function out go, with their lines: `if __name__ == ...`, asserts, and what
+       calls `print`, or the function or `input`, itself or through a function that does, loops included; then what needs a
+       name that only these gave. All else stays: definitions, imports, loops that build what the function needs.
     7. A program that defines the function itself gets what the prompt gave (imports, helpers) put before it.
     """
     for stop in STOPS:
@@ -38,8 +48,9 @@ def extract(text: str, task: Task) -> str:
     ]
     if blocks:
         text = next((block for block in blocks if defines.search(block)), blocks[0])
+    helpers = [block for block in blocks if block is not text and not defines.search(block) and parses(block)]
     if defines.search(text):
-        begin = CODE_BEGINS.search(text)
+        begin = None if blocks and parses(text) else CODE_BEGINS.search(text)
         whole = text[begin.start() :] if begin is not None else text
         if "from __future__" not in whole:  # which must stay the first statement
             whole = task.given + whole
@@ -47,7 +58,8 @@ def extract(text: str, task: Task) -> str:
         ways = _continuations(task, text)
         ways += [_without_tail(way, task.entry_point) for way in ways]
         whole = next((way for way in ways if _complete(way, task.entry_point)), task.prompt + text)
-    return _without_trials(_without_tail(whole, task.entry_point), task.entry_point)
+    whole = _with_helpers(_without_tail(whole, task.entry_point), helpers)
+    return _without_trials(whole, task.entry_point)
 
 
 def parses(program: str) -> bool:
@@ -109,29 +121,137 @@ def _complete(program: str, entry_point: str) -> bool:
     return any(len(body) > 1 or docstring is None for body, docstring in bodies) or named is not None
 
 
+def _with_helpers(program: str, blocks: list[str]) -> str:
+    """The blocks that define what the program misses, or what such a block misses, and then the program."""
+    if not blocks or not parses(program):
+        return program
+    chosen: set[int] = set()
+    while True:
+        missed = _missed("\n".join([*(blocks[number] for number in sorted(chosen)), program]))
+        found = {number for number, block in enumerate(blocks) if missed & _bound(parsed(block).body)}
+        if found <= chosen:
+            break
+        chosen |= found
+    before = "".join(blocks[number].rstrip("\n") + "\n\n\n" for number in sorted(chosen))
+    future = [node for node in parsed(program).body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
+    lines = _lines(program)
+    first = future[-1].end_lineno or 0 if future else 0  # which must stay the first statement
+    return "".join([*lines[:first], before, *lines[first:]])
+
+
+def _missed(program: str) -> set[str]:
+    """Names that are read somewhere and bound nowhere."""
+    nodes = list(ast.walk(parsed(program)))
+    read = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    return read - {_binds(node) for node in nodes} - set(dir(builtins))
+
+
+def _bound(statements: Iterable[ast.stmt]) -> set[str]:
+    """Names that the statements bind where they stand, not within functions or classes among them."""
+    return {name for statement in statements for node in _at_level(statement) if (name := _binds(node)) is not None}
+
+
+def _binds(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Name):
+        return None if isinstance(node.ctx, ast.Load) else node.id
+    if isinstance(node, ast.alias):
+        return node.asname or node.name.partition(".")[0]
+    if isinstance(node, ast.arg):
+        return node.arg
+    named = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.ExceptHandler | ast.MatchAs | ast.MatchStar
+    return node.name if isinstance(node, named) else None
+
+
+def _at_level(node: ast.AST) -> Iterator[ast.AST]:
+    """The node and all within it that runs when it runs: a function, a class or a lambda, but not its body."""
+    yield node
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+        for child in ast.iter_child_nodes(node):
+            yield from _at_level(child)
+
+
 def _without_trials(program: str, entry_point: str) -> str:
     if not parses(program):
         return program
-    tree = parsed(program)
-    kept = [statement for statement in tree.body if not _is_trial(statement, entry_point)]
-    if len(kept) == len(tree.body):
-        return program
-    return ast.unparse(ast.Module(kept, tree.type_ignores)) + "\n"
+    body = parsed(program).body
+    suspects = _callers(body, {entry_point, "input"}) | {"print"}
+    trials = [_is_trial(statement, entry_point, suspects) for statement in body]
+    while True:
+        by_trials = _bound(statement for statement, trial in zip(body, trials, strict=True) if trial)
+        by_others = _bound(
+            statement
+            for statement, trial in zip(body, trials, strict=True)
+            if not trial and not isinstance(statement, ast.AugAssign)  # which needs what it binds
+        )
+        more = [trial or _uses(statement, by_trials - by_others) for statement, trial in zip(body, trials, strict=True)]
+        if more == trials:
+            return _without(program, body, trials)
+        trials = more
 
 
-def _is_trial(statement: ast.stmt, entry_point: str) -> bool:
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom):
+def _callers(body: list[ast.stmt], names: set[str]) -> set[str]:
+    """The names and those of the functions that call one of them, or a function that does."""
+    functions = [node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    more = names | {function.name for function in functions if _calls(ast.walk(function), names)}
+    return names if more == names else _callers(body, more)
+
+
+def _calls(nodes: Iterable[ast.AST], names: set[str]) -> bool:
+    called = (node.func for node in nodes if isinstance(node, ast.Call))
+    return any(isinstance(function, ast.Name) and function.id in names for function in called)
+
+
+def _is_trial(statement: ast.stmt, entry_point: str, suspects: set[str]) -> bool:
+    if isinstance(statement, DEFINITIONS):
         return False
-    if isinstance(statement, ast.Assert | ast.For | ast.While):
+    if isinstance(statement, ast.Assert):
         return True
-    if isinstance(statement, ast.If) and "__name__" in {
-        n.id for n in ast.walk(statement.test) if isinstance(n, ast.Name)
-    }:
+    if isinstance(statement, ast.If) and _uses(statement.test, {"__name__"}):
         return True
-    called = {
-        node.func.id for node in ast.walk(statement) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
-    return bool(called & {entry_point, "print", "input"})
+    return entry_point not in _bound([statement]) and _calls(_at_level(statement), suspects)
+
+
+def _uses(node: ast.AST, names: set[str]) -> bool:
+    """Whether it needs one of them when it runs; definitions and imports do not."""
+    if isinstance(node, DEFINITIONS):
+        return False
+    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id in names:
+        return True
+    return any(isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.id in names for n in _at_level(node))
+
+
+def _without(program: str, body: list[ast.stmt], trials: list[bool]) -> str:
+    """The program without the statements that are trials: whole lines, or where others share them (`x = 1; print(x)`) parts."""
+    lines = _lines(program)
+    starts = [0, *accumulate(map(len, lines))]
+
+    def place(line: int, column: int) -> int:  # columns are counted in bytes
+        return starts[line - 1] + len(lines[line - 1].encode()[:column].decode())
+
+    whole = [
+        (place(node.lineno, node.col_offset), place(node.end_lineno or 0, node.end_col_offset or 0)) for node in body
+    ]
+    cuts: list[tuple[int, int]] = []
+    for number, (node, trial) in enumerate(zip(body, trials, strict=True)):
+        after = body[number + 1] if number + 1 < len(body) else None
+        if not trial:
+            continue
+        if after is not None and after.lineno == node.end_lineno:
+            cuts.append((whole[number][0], whole[number + 1][0]))
+        elif number and body[number - 1].end_lineno == node.lineno:
+            cuts.append((whole[number - 1][1], whole[number][1]))
+        else:
+            cuts.append((starts[node.lineno - 1], starts[node.end_lineno or 0]))
+    kept, end = [], 0
+    for begin, stop in cuts:
+        kept.append(program[end : max(begin, end)])
+        end = max(stop, end)
+    return "".join([*kept, program[end:]])
+
+
+def _lines(program: str) -> list[str]:
+    """Its lines as Python counts them, line ends kept: str.splitlines knows more ends than Python does."""
+    return list(StringIO(program, newline=""))
 
 
 def _dedented(block: str) -> str:

@@ -13,6 +13,15 @@ CONTINUED = Task("HumanEval/0", PROMPT, "Add.", "add", "", "", given=HEAD)
 ASKED = Task("Mbpp/1", "Write a function to add.\n", "Write a function to add.", "add", "", "")
 ADD = "def add(a, b):\n    return a + b\n"
 LOOP = "    total = a\n    for _ in range(b):\n        total += 1\n    return total\n"
+ADD_ZERO = "def add(a, b):\n    return a + b + ZEROS[0]\n"
+ADD_PLUS = "def add(a, b):\n    return plus(a, b)\n"
+PLUS = "def plus(a, b):\n    return a + b\n"
+PLUS_OPERATOR = "def plus(a, b):\n    return operator.add(a, b)\n"
+
+
+def fenced(code: str) -> str:
+    return f"```python\n{code}\n```\n"
+
 
 RIGHT = {
     "the body, indented": "    return a + b\n",
@@ -52,6 +61,19 @@ RIGHT = {
     "carriage returns": ADD.replace("\n", "\r\n"),
     "a future import": f"from __future__ import annotations\n{ADD}",
     "a setting at the top": f"import sys\nsys.setrecursionlimit(10_000)\n{ADD}",
+    "a loop that builds what it needs": f"ZEROS = []\nfor n in range(3):\n    ZEROS.append(n - n)\n{ADD_ZERO}",
+    "such a loop after it": f"{ADD_ZERO}\nZEROS = {{}}\nn = 0\nwhile n < 2:\n    ZEROS[n] = 0\n    n += 1\n",
+    "an annotated constant in a fence": f"```python\nZEROS: list[int] = [0]\n{ADD_ZERO}```",
+    "loops that try it": f"{ADD}for x in range(3):\n    add(x)\nwhile True:\n    print(input())\n",
+    "what trials gave, used": f"{ADD}tried = add(1, 2)\ntried += 1\ntwice = tried * 2\nfor x in [twice]:\n    x.wrong\n",
+    "a trial through functions": f"{ADD}def main():\n    add(input(), 1)\ndef run():\n    main()\nfor _ in 'ab':\n    run()\n",
+    "a lambda that calls itself": "add = lambda a, b: add(a - 1, b) + 1 if a else b",
+    "a second function, in a condition": f"{ADD}if True:\n    def add(a, b):\n        print(a)\n        return a + b\n",
+    "trials that share a line": f"{ADD}import os; print(os); x = 1; add(x); y = x\nprint(1); z = y\nz; add('é') ; print()",
+    "a helper in a second block": f"{fenced(ADD_PLUS)}with\n{fenced(PLUS)}",
+    "helpers in blocks before": f"{fenced('import operator')}{fenced(PLUS_OPERATOR)}{fenced(ADD_PLUS)}",
+    "a helper and a future import": fenced(f"from __future__ import annotations\n{ADD_PLUS}") + fenced(f"{PLUS}print(add(1))"),
+    "a helper for the body": fenced("    return plus(a, b)") + fenced(PLUS),
 }  # fmt: skip
 
 
@@ -98,6 +120,25 @@ def test_no_function_at_all(text: str) -> None:
 def test_what_the_prompt_gave_comes_first() -> None:
     assert extract(ADD, CONTINUED) == HEAD + ADD
     assert extract(ADD, ASKED) == ADD
+
+
+def test_what_stays_is_not_changed() -> None:
+    """Comments, quotes, layout and line ends; lines that go take only themselves along."""
+    kept = "# one\ndef add(a,b) :  # two\n    return (a\n        +b)   # 'three'\n\n\nNAMES = { 'é' : \"x\" }\n# four\n"
+    trials = "assert add(1, 2) == 3  # gone\nprint(\n    'é\u2028', add(1, 2)\n)\n"
+    assert extract(f"```python\n{trials}{kept}{trials}# five\n```", ASKED) == f"{kept}# five\n"
+    returns = f"{kept}{trials}".replace("\n", "\r\n")
+    assert (
+        extract(returns, ASKED) == kept.replace("\n", "\r\n").partition("\n")[2]
+    )  # unfenced code begins at no comment
+    assert extract(f"{ADD}x = 'é'; add(1); y = 2", ASKED) == f"{ADD}x = 'é'; y = 2"
+    assert extract(f"{ADD}x = 'é'; add(1)\n", ASKED) == f"{ADD}x = 'é'\n"
+
+
+def test_blocks_that_are_not_needed_stay_out() -> None:
+    unneeded = "```python\nraise ValueError\n```\n```python\ndef other(): pass\n```\n```python\nimport (\n```\n"
+    for text in (f"{unneeded}```python\n{ADD}```", f"```python\n{ADD}```\n{unneeded}"):
+        assert extract(text, ASKED) == ADD
 
 
 def test_undefined_names() -> None:
