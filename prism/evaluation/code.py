@@ -18,7 +18,7 @@ from prism.data.code import Task
 from prism.evaluation.extraction import extract, parses, undefined_names
 from prism.evaluation.record import Stopwatch
 from prism.evaluation.sandbox import Isolation, Limits, Outcome, Program, Report, run_all, strongest
-from prism.evaluation.statistics import Interval, bootstrap_mean
+from prism.evaluation.statistics import Interval, bootstrap_mean, rate
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,18 @@ class CodeRun:
         return min(len(attempts) for attempts in self.attempts.values())
 
     def pass_at(self, k: int) -> Interval:
-        """The chance that one of k attempts solves a task: Chen et al.'s unbiased estimate, bootstrapped over tasks."""
+        """The chance that one of k attempts solves a task: Chen et al.'s unbiased estimate, bootstrapped over tasks.
+
+        Where every task is wholly solved or not at all, as with one attempt each, that is a rate of tasks and has Wilson's
+        interval: resampling says nothing where all are solved, or none.
+        """
         if not 1 <= k <= self.samples:
             raise ValueError(f"pass@{k} needs at least {k} attempts at every task; there are {self.samples}.")
         counts = [(len(tried), sum(a.report.passed for a in tried)) for tried in self.attempts.values()]
-        return bootstrap_mean(np.array([1 - comb(n - c, k) / comb(n, k) for n, c in counts]))
+        chances = np.array([1 - comb(n - c, k) / comb(n, k) for n, c in counts])
+        if set(chances) <= {0.0, 1.0}:
+            return rate(int(chances.sum()), len(chances))
+        return bootstrap_mean(chances)
 
     def summary(self) -> dict[str, object]:
         """What a results file holds."""

@@ -382,7 +382,12 @@ def is_plain(value: Any, places: Container[int] = ()) -> bool:
         return False
     if type(value) is dict:
         return is_plain(list(value), places) and is_plain(list(value.values()), places)
-    return only_atoms(value) or all(is_plain(item, places) for item in value)
+    if only_atoms(value):
+        return True
+    for item in value:  # noqa: SIM110, all(...) would halve how deep lists may lie in lists
+        if not is_plain(item, places):
+            return False
+    return True
 
 
 class Packing:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from prism.data.code import MbppSplit, Task, parsed, read_tasks
+from prism.data.code import Task, parsed, read_tasks
 from prism.data.code_oracle import all_floats, check_plus, close, right
 from prism.evaluation.code import Attempt, CodeRun, evaluate_code, read_completions
 from prism.evaluation.sandbox import Isolation, Outcome, Report, available, strongest
+from prism.evaluation.statistics import rate
 
 SHARED = next(
     (up / "shared/data/code" for up in Path(__file__).parents if (up / "shared/data/code").is_dir()), Path("none")
@@ -74,7 +75,8 @@ def test_human_eval_under_landlock() -> None:
 
 @there
 def test_mbpp() -> None:
-    assert failures(solved(MbppSplit.TEST.of(read_tasks(SHARED / "mbpp.jsonl")))) == {}
+    """All 974 of them, in about 45 s on one core."""
+    assert failures(solved(read_tasks(SHARED / "mbpp.jsonl"))) == {}
 
 
 @there
@@ -97,9 +99,9 @@ def test_a_few_of_the_plus_tasks(name: str, first: int) -> None:
 
 @there
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mbpp.jsonl", "sanitized-mbpp.json", "HumanEvalPlus.jsonl.gz", "MbppPlus.jsonl.gz"])
+@pytest.mark.parametrize("name", ["sanitized-mbpp.json", "HumanEvalPlus.jsonl.gz", "MbppPlus.jsonl.gz"])
 def test_all_of_the_others(name: str) -> None:
-    """On two cores about 35 s, 15 s, 35 s and 3 minutes; one task of MBPP+ wants 4 GiB twice over."""
+    """On two cores about 15 s, 35 s and 3 minutes; one task of MBPP+ wants 4 GiB twice over."""
     assert failures(solved(read_tasks(SHARED / name))) == {}
 
 
@@ -122,6 +124,15 @@ def test_pass_at_k_is_the_share_of_choices_that_hold_a_success(k: int) -> None:
     chance = run_of(*tries).pass_at(k)
     assert chance.value == pytest.approx(sum(shares) / 3)
     assert chance.low <= chance.value <= chance.high
+
+
+def test_one_attempt_at_each_task_has_wilsons_interval() -> None:
+    """Percentiles would say 100 to 100 of five tasks solved, and 0 to 0 of none."""
+    assert run_of(*[[True]] * 5).pass_at(1) == rate(5, 5)
+    assert run_of(*[[False, False]] * 5).pass_at(2) == rate(0, 5)
+    assert run_of([True], [False], [True]).pass_at(1) == rate(2, 3)
+    assert run_of([True, False], [True]).pass_at(1) != rate(2, 2)
+    assert run_of(*[[True]] * 5).summary()["pass@1_interval"] == [rate(5, 5).low, 1.0]
 
 
 def test_pass_at_more_than_there_are() -> None:
@@ -204,3 +215,12 @@ def test_the_first_wrong_answer_is_named() -> None:
     check_plus(abs, "def f(x): return abs(x)", "f", [[1], [-2]], 0.0)
     with pytest.raises(AssertionError, match=r"f\(-2\) == 2, got -2"):
         check_plus(lambda x: x, "def f(x): return abs(x)", "f", [[1], [-2]], 0.0)
+
+
+def test_what_is_done_to_the_inputs_makes_no_answer_right() -> None:
+    def forgetful(factors: list[int]) -> float:
+        factors.clear()  # of which every number is a root
+        return 7.0
+
+    with pytest.raises(AssertionError, match=r"find_zero\(\[-2, 1\]\) == 2, got 7"):
+        check_plus(forgetful, "def find_zero(xs): return 2", "find_zero", [[[-2, 1]]], 1e-6)

@@ -154,6 +154,7 @@ STANDARD = {
     "zip": ("zip('ab', [[1], [2]])", "dict(x) == {'a': [1], 'b': [2]}"),
     "reversed": ("reversed([1, 2])", "sorted(x) == [1, 2]"),
     "nested": ("{'a': [fractions.Fraction(1, 2)], (1, 2): collections.deque([{3}])}", "x['a'] == [0.5] and x[1, 2][0] == {3}"),
+    "deep": ("__import__('functools').reduce(lambda inner, _: [inner], range(400), 1)", "str(x).count('[') == 400"),
     "shared": ("(lambda row: [row, row])([0])", "x[0] is x[1]"),
 }  # fmt: skip
 IMPORTS = "import array, collections, datetime, decimal, enum, fractions"
