@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import groupby
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Int
@@ -28,8 +28,9 @@ from prism.noise import Noise
 from prism.sampling.draw import Draw
 from prism.sampling.loop import Denoiser, Plan, Windowed, sample
 from prism.sampling.policy import Policy
+from prism.sampling.prepared import Prepared
 from prism.schedule import Schedule
-from prism.state import Mask, Prediction, State, Step, Tokens, start
+from prism.state import Counts, Mask, Prediction, State, Step, Tokens, start
 
 
 @runtime_checkable
@@ -92,7 +93,9 @@ class Writer:
     to it. What is given is never changed.
 
     **Other arguments.** A text is over with the block in which it comes to its end (`eos`) or to one of the strings of `stop`,
-    which is cut off. Once half of a batch is over the rest goes on without it. Pass a `Cached` model to compute less.
+    which is cut off. Once half of a batch is over the rest goes on without it. Pass a `Cached` model to compute less. On a GPU
+    a small batch spends more time on saying what to compute than on computing: `recorded` steps are said once (`Prepared`), for
+    each shape of a batch anew. Steps that somebody watches, or a model that cannot be prepared, are taken one by one.
     """
 
     model: Model
@@ -107,6 +110,7 @@ class Writer:
     stop: tuple[str, ...] = ()
     batch: int = 16
     """Texts written at once; the result does not depend on it."""
+    recorded: bool = False
     device: torch.device | str = "cpu"
 
     def __post_init__(self) -> None:
@@ -178,29 +182,44 @@ class Writer:
             plan = Plan.of(state, self.policy, steps, schedule, self.block)
             model = _Barring.of(self.model, state, self.writing.ends, self.eos.least)
             going = list(range(len(texts)))
-            for step in sample(
-                model, state, self.policy, steps=steps, noise=noise, draw=self.draw, schedule=schedule, block=self.block
-            ):
-                if watch is not None:
-                    watch(step)
-                settled = plan.settled(step.after.step) & ~state.frozen
+            for after, passes, taken_back in self._steps(model, state, steps, noise, watch):
+                settled = plan.settled(after.step) & ~state.frozen
                 counts = settled.sum(1).tolist()
                 for place in [place for place in going if counts[place] > texts[place].settled]:
                     text = texts[place]
                     text.settled = counts[place]
-                    over = self._over(text, step.after.tokens[place], settled[place])
+                    over = self._over(text, after.tokens[place], settled[place])
                     if over is not None:
                         going.remove(place)
-                        forwards, remasks = int(step.forwards[place]), int(step.remasks[place])
+                        forwards, remasks = int(passes[place]), int(taken_back[place])
                         spent = text.forwards + forwards, text.remasks + remasks, time.perf_counter() - clock
                         yield text.number, Written(text.prompt, *over, *spent)
                 if 2 * len(going) <= len(texts):
                     break
             for place in going:
-                texts[place].forwards += int(step.forwards[place])
-                texts[place].remasks += int(step.remasks[place])
+                texts[place].forwards += int(passes[place])
+                texts[place].remasks += int(taken_back[place])
             rest = torch.tensor(going, dtype=torch.long, device=state.tokens.device)
-            texts, state, noise = [texts[place] for place in going], step.after.rows(rest), Noise(noise.keys[rest])
+            texts, state, noise = [texts[place] for place in going], after.rows(rest), Noise(noise.keys[rest])
+
+    def _steps(
+        self, model: Denoiser, state: State, steps: int, noise: Noise, watch: Callable[[Step], object] | None
+    ) -> Iterator[tuple[State, Counts, Counts]]:
+        """After every step where the texts stand, their forward passes and what was taken back."""
+        settings: dict[str, Any] = {
+            "steps": steps,
+            "draw": self.draw,
+            "schedule": self.schedule or self.policy.schedule,
+            "block": self.block,
+        }
+        if self.recorded and watch is None and Prepared.serves(model):
+            for done in Prepared(model, self.policy, **settings).each(state, noise):
+                yield done.state, done.forwards, done.remasks
+            return
+        for step in sample(model, state, self.policy, noise=noise, **settings):
+            if watch is not None:
+                watch(step)
+            yield step.after, step.forwards, step.remasks
 
     def _start(self, texts: list[_Text]) -> State:
         facts, longest = self.model.facts, max(len(text.canvas) for text in texts)

@@ -100,6 +100,45 @@ def test_a_prompt_alone_gives_what_it_gives_in_a_batch(policy: Any, draw: Draw, 
         assert same(alone, together[number])
 
 
+@pytest.mark.parametrize(
+    "policy", [PRISM, Pair(prism.Threshold(0.5)), prism.Revisiting(PRISM, 1)], ids=["prism", "threshold", "revisiting"]
+)
+@pytest.mark.parametrize("cached", [False, True])
+def test_recorded_steps_write_the_same(policy: Any, cached: bool, text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts that end early, a batch that shrinks, and a run that finds too little room and begins again."""
+    monkeypatch.setattr("prism.sampling.prepared._ROOM", 0)
+    monkeypatch.setattr("prism.writer.Prepared", Blind)
+    written = []
+    for recorded in (False, True):
+        denoiser = Cached(model()) if cached else model()
+        writer = Writer(
+            denoiser,
+            text,
+            policy,
+            new_tokens=16,
+            block=4,
+            draw=Draw(nucleus=0.9),
+            stop=("vm", "e", "k"),
+            batch=4,
+            recorded=recorded,
+        )
+        Blind.made = 0
+        written.append(writer(PROMPTS[:4], Noise.rows(0, 4)))
+        assert (Blind.made > 0) == recorded
+    assert len({found.forwards for found in written[0]}) > 1
+    assert all(map(same, *written))
+
+
+class Blind(prism.Prepared):
+    """Counts no positions, as on a GPU; how many of it were made."""
+
+    made = 0
+
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        super().__init__(*given, waits=False, **settings)
+        Blind.made += 1
+
+
 @pytest.mark.parametrize("policy", [PLAIN, PRISM, prism.ReMDMCap()], ids=lambda p: str(p)[:40])
 @pytest.mark.parametrize("block", [None, 4])
 def test_it_is_the_one_loop(policy: Any, block: int | None, text: Text) -> None:

@@ -62,6 +62,8 @@ class Sample(WithCorrector, TextSampling, Command):
             raise ValueError("--system is part of a chat; give --chat true too.")
         if self.chat and not self.prompt:
             raise ValueError("--chat: say something with --prompt.")
+        if self.watch and self.recorded:
+            raise ValueError("--watch true, --recorded true: recorded steps cannot be watched; leave one of them out.")
         if self.watch and not console.is_terminal:
             raise ValueError("--watch true: the output is no terminal, so nothing can be seen on it; leave it out.")
 
@@ -82,7 +84,7 @@ class Sample(WithCorrector, TextSampling, Command):
         warn_of_length(model, len(prompt) + (0 if mask in prompt else room))
         writer = self.build_writer(model, writing, room, device)
         noise = Noise.rows(self.seed, self.count, device=device)
-        watched = console.is_terminal if self.watch is None else self.watch
+        watched = console.is_terminal and not self.recorded if self.watch is None else self.watch
         ends = writing.ends if writer.eos.stops and mask not in prompt else ()
         with watching(writing, ends) if watched else nullcontext() as watch:
             written = writer([prompt] * self.count, noise, watch)

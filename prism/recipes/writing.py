@@ -30,17 +30,22 @@ class TextSampling(Sampling):
     """Strings at which the text is over; they are cut off."""
     cache: str | None = None
     """Compute only the block being written (dual), or it and what follows (prefix), and keep the rest as it was when the block
-    began: fewer operations, and an approximation. How much faster depends: steps are taken one by one here, where at 8B on an
-    H200 one text is written 1.2 times as fast (dual) or slower than without (prefix, 0.8 times). 4 times for one text and 13
-    times for eight it is where steps are recorded, in Python (prism.Prepared, dual). LLaDA and Dream only."""
+    began: fewer operations, and an approximation. How much faster depends: steps taken one by one at 8B on an H200 write one
+    text 1.2 times as fast (dual) or slower than without (prefix, 0.8 times), recorded steps (--recorded) 4 times as fast for one
+    text and 13 times for eight (dual). LLaDA and Dream only."""
     refresh: int | None = None
     """With a cache: compute everything after so many steps inside a block, too."""
+    recorded: bool = False
+    """On a GPU: record the steps of a batch and replay them, which spares the host's work, most of the time where texts are few
+    or a cache leaves little to compute. Not with a prefix cache or --min_tokens."""
     batch: int = 16
     """Texts written at once; without a cache the result does not depend on it."""
 
     def build_writer(
         self, model: Backbone | PrismModel | Judged, writing: Writing, new_tokens: int, device: torch.device
     ) -> Writer:
+        if self.recorded and device.type != "cuda":
+            raise ValueError("--recorded true: steps are recorded on a GPU only; leave it out.")
         if self.min_tokens and not writing.ends:
             raise ValueError(
                 f"--min_tokens {self.min_tokens}: this tokenizer names no token that ends a text; leave it out."
@@ -57,6 +62,7 @@ class TextSampling(Sampling):
             eos=self.build_eos(),
             stop=self.stop,
             batch=self.batch,
+            recorded=self.recorded,
             device=device,
         )
 
@@ -79,6 +85,10 @@ class TextSampling(Sampling):
         self.build_policy(), self.build_draw(), self.build_schedule(), self.build_eos()
         if self.cache is not None:
             pick(self.cache, KEEPS_SUFFIX, "--cache")
+        if self.recorded and (self.min_tokens or self.cache == "prefix"):
+            raise ValueError(
+                "--recorded true: with --min_tokens or --cache prefix no two steps are alike; leave one of them out."
+            )
         if self.batch < 1:
             raise ValueError(f"--batch {self.batch}: at least 1 text at once.")
 

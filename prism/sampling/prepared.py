@@ -82,6 +82,28 @@ class Prepared:
         return not isinstance(model, Windowed) or (isinstance(model, Keeping) and model.width(1) is not None)
 
     def __call__(self, state: State, noise: Noise) -> Sample:
+        asked = self._ready(state, noise)
+        while not bool((done := self._to_its_end(asked)).had_room):
+            self._make_room(asked)
+        results = (done.state.tokens, done.state.confidence, done.forwards, done.remasks, done.flipflops)
+        return Sample(*(tensor.clone() for tensor in results))
+
+    def each(self, state: State, noise: Noise) -> Iterator[Progress]:
+        """Where the run stands after every step, for those who end it when they have seen enough: to be read before the next
+        one overwrites it. Whoever looks waits for the device."""
+        asked, told = self._ready(state, noise), 0
+        while True:
+            for taken, done in enumerate(self._run(asked), start=1):
+                if not bool(done.had_room):
+                    break
+                if taken > told:  # a run that begins again with more room comes by where it has been
+                    told = taken
+                    yield done
+            else:
+                return
+            self._make_room(asked)
+
+    def _ready(self, state: State, noise: Noise) -> _Running:
         plan = Plan.of(state, self.policy, self.steps, self.schedule, self.block)
         asked = _Running(Progress.before(state), plan, noise)
         if self._running is None or _shapes(self._running) != _shapes(asked):
@@ -89,43 +111,51 @@ class Prepared:
             # counts may be random: four standard deviations more
             self.room = expected + 4 * math.isqrt(expected) + len(plan.lengths)
             self._prepare(asked)
-        done = self._run(asked)
-        while not bool(done.had_room):
-            self.room *= 4
-            self._prepare(asked)
-            done = self._run(asked)
-        results = (done.state.tokens, done.state.confidence, done.forwards, done.remasks, done.flipflops)
-        return Sample(*(tensor.clone() for tensor in results))
+        return asked
 
-    def _run(self, asked: _Running) -> Progress:
+    def _make_room(self, asked: _Running) -> None:
+        self.room *= 4
+        self._prepare(asked)
+
+    def _to_its_end(self, asked: _Running) -> Progress:
+        in_vain = _Lagging()
+        for taken, done in enumerate(self._run(asked)):
+            if taken % _PATIENCE == 0 and in_vain(~done.had_room):
+                break
         assert self._running is not None
-        _write(self._running, asked)
-        if isinstance(self.model, Keeping):
-            return self._run_keeping(self.model.refresh, asked.plan)
-        running, in_vain, over = self._running, _Lagging(), _Lagging()
-        for step in range(asked.plan.longest if bool(asked.plan.lengths.any()) else 0):
-            self._again()
-            if step % _PATIENCE == 0 and in_vain(~running.progress.had_room):
-                break
-            if asked.plan.may_end_early and over(running.plan.finished(running.progress.state)):
-                break
         return self._running.progress
 
-    def _run_keeping(self, refresh: int | None, plan: Plan) -> Progress:
+    def _run(self, asked: _Running) -> Iterator[Progress]:
+        """All steps, after each of them where the run stands."""
+        assert self._running is not None
+        _write(self._running, asked)
+        plan, running = asked.plan, self._running
+        longest = plan.longest - int(asked.progress.state.step.min()) if bool(plan.lengths.any()) else 0
+        if isinstance(self.model, Keeping):
+            yield from self._run_keeping(self.model.refresh, plan, longest)
+            return
+        over = _Lagging()
+        for _ in range(longest):
+            self._again()
+            yield running.progress
+            if plan.may_end_early and over(running.plan.finished(running.progress.state)):
+                break
+
+    def _run_keeping(self, refresh: int | None, plan: Plan, longest: int) -> Iterator[Progress]:
         """The host asks after every step which one comes next: a few microseconds of milliseconds."""
         assert self._running is not None
         outdated, age = True, 0
-        for _ in range(plan.longest if bool(plan.lengths.any()) else 0):
+        for _ in range(longest):
             if outdated or age == refresh:
                 self._anew()
                 age = 0
             else:
                 self._again()
             age += 1
+            yield self._running.progress
             outdated, over = self._said.tolist()
             if over and plan.may_end_early:
                 break
-        return self._running.progress
 
     def _prepare(self, asked: _Running) -> None:
         self._running = _copied(asked)

@@ -98,6 +98,9 @@ functions --output {{o}} --packages {{f}} --vocabulary 8 | take 258 or more
 {EVALUATE} --policy remdm-conf --eta .3 | does not use it
 {EVALUATE} --policy threshold --order margin | does not use it
 {EVALUATE} --policy remdm-cap --threshold .9 | --threshold: the policy 'remdm-cap' does not use it
+sample --recorded true | steps are recorded on a GPU only
+sample --recorded true --cache prefix | no two steps are alike
+sample --recorded true --watch true | recorded steps cannot be watched
 {EVALUATE} --revisit 2 | without blocks there are no earlier ones
 {EVALUATE} --block 9 --revisit 0 | --revisit 0: at least 1 token
 {EVALUATE} --block 9 --revisit 2 --policy vanilla | the policy 'vanilla' scores no tokens
