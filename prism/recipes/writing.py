@@ -31,7 +31,7 @@ class TextSampling(Sampling):
     cache: str | None = None
     """Compute only the block being written (dual), or it and what follows (prefix), and keep the rest as it was when the block
     began: fewer operations, and an approximation. How much faster depends: steps taken one by one at 8B on an H200 write one
-    text 1.2 times as fast (dual) or slower than without (prefix, 0.8 times), recorded steps (--recorded) 4 times as fast for one
+    text 1.2 times as fast (dual) or slower than without (prefix, 0.8 times), recorded ones (--recorded) 4 times as fast for one
     text and 13 times for eight (dual). LLaDA and Dream only."""
     refresh: int | None = None
     """With a cache: compute everything after so many steps inside a block, too."""
