@@ -13,6 +13,7 @@ from stand_ins import tiny_truth
 
 import prism
 from prism.data.shards import Stream
+from prism.data.writing import Numbers
 from prism.models.cached import Cached
 from prism.models.causal import Causal
 from prism.models.folding import for_sampling
@@ -269,6 +270,29 @@ def test_a_recorded_cache_is_the_loop_s(refresh: int | None) -> None:
         assert torch.equal(found.tokens, expected.tokens)
         assert torch.equal(found.forwards, expected.forwards)
         assert torch.equal(found.remasks, expected.remasks)
+
+
+@pytest.mark.parametrize("look_back", [False, True])
+@pytest.mark.parametrize("cached", [False, True])
+def test_recorded_steps_write_the_same_texts(cached: bool, look_back: bool) -> None:
+    """Prompts of unequal length, and blocks that take up earlier ones again."""
+    model = for_sampling(llama(), torch.float64)
+    policy = prism.Revisiting(CORRECTING, 2) if look_back else CORRECTING
+    prompts = [[5, 6, 7], [8, 9, 10, 11, 12], [13]]
+    written = []
+    for recorded in (False, True):
+        writer = prism.Writer(
+            Cached(model) if cached else model,
+            Numbers(300),
+            policy,
+            new_tokens=20,
+            block=5,
+            draw=prism.Draw(temperature=0.0),
+            recorded=recorded,
+            device="cuda",
+        )
+        written.append([(w.tokens, w.forwards, w.remasks) for w in writer(prompts)])
+    assert written[0] == written[1]
 
 
 def test_a_fused_llama_in_bf16_is_close() -> None:
