@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prism.recipes.reproduce.frontier import frontier_table, hull, reached
+from prism.recipes.reproduce.frontier import frontier_table, hull, reached, told
 
 
 def rows(*points: tuple[float, float], half: float = 0.0) -> list[dict[str, Any]]:
@@ -33,9 +33,15 @@ def test_no_mixture_of_two_settings_lies_below_the_hull() -> None:
 def test_a_plainer_setting_that_is_not_likelier_is_of_no_use() -> None:
     settings = rows((4.0, 2.0), (4.5, 1.5), (5.0, 2.5))
     assert hull(settings) == settings[1:]
-    assert reached(settings, 4.2) == (1.5, 0.0)
-    assert reached(settings, 4.75) == (2.0, 0.0)
+    assert reached(settings, 4.2) == (1.5, 0.0, "at 4.500, its likeliest")
+    assert reached(settings, 4.75) == (2.0, 0.0, "")
     assert reached(settings, 5.1) is None
+
+
+def test_who_was_never_tried_so_low_is_told_at_its_own_entropy() -> None:
+    settings = rows((4.5, 1.5), (5.0, 2.5), half=0.01)
+    assert told(reached(settings, 4.4)) == "1.500 ± 0.010 (at 4.500, its lowest)"
+    assert told(reached(settings, 4.5)) == "1.500 ± 0.010"
 
 
 def test_the_interval_knows_of_both_errors() -> None:
@@ -49,4 +55,5 @@ def test_the_table_has_the_likeliest_first_and_a_dash_where_nothing_is_so_divers
     lines = frontier_table({8: methods}, 4.5, (0.0, 2.0)).splitlines()
     assert lines[0] == "| N | method | at 4.50, the data's | at 2.50, 2 below |"
     assert [line.split(" | ")[1] for line in lines[2:]] == ["better", "good", "plain"]
-    assert lines[4] == "| 8 | plain | – | 1.000 ± 0.000 |"
+    assert lines[3] == "| 8 | good | 2.000 ± 0.000 (at 5.000, its lowest) | 2.000 ± 0.000 (at 5.000, its lowest) |"
+    assert lines[4] == "| 8 | plain | – | 1.000 ± 0.000 (at 3.000, its lowest) |"

@@ -19,7 +19,7 @@ from prism.evaluation.mauve import Clustering
 from prism.recipes.reproduce.frontier import reached, told
 from prism.recipes.reproduce.report import pick
 from prism.recipes.reproduce.stories import SCALES, VARIANTS, StoriesStudy
-from prism.recipes.reproduce.stories_report import best_rows, write_report
+from prism.recipes.reproduce.stories_report import STYLE, _style, _ways, best_rows, write_report
 from prism.recipes.reproduce.stories_results import results_of
 from prism.recipes.reproduce.strengths import best_of, prism, training_free
 from prism.recipes.reproduce.workshop import Workshop
@@ -161,6 +161,10 @@ def test_knowledge_is_told_by_time(study: StoriesStudy) -> None:
     run = result["runs"]["vanilla"]
     assert run["tokens"] == sum(sum(curve["count"]) for curve in run["by_fifth_filled"])
     assert set(result["detection"]["auroc"]) == {"quality", "own", "likelihood"}
+    page = write_report(study.workshop.results).read_text()
+    for name, some in result["runs"].items():
+        fifths = ", ".join(f"{curve['ece']:.3f}" for curve in some["by_fifth_filled"])
+        assert f"| {name} | {some['against_likelihood']['ece']:.3f} | {fifths} | {some['tokens']} |" in page
     found, other = result["detection"], _result(study, "knowledge_at_random")["detection"]
     assert other["against_truth"]["predicted"] != found["against_truth"]["predicted"]  # another head
     assert other["auroc"]["own"] == found["auroc"]["own"]  # on the same backbone
@@ -200,6 +204,76 @@ def test_other_ways_stand_beside_the_first_at_their_own_entropy(study: StoriesSt
     page = write_report(study.workshop.results).read_text()
     line = next(line for line in page.splitlines() if line.startswith("| block-head | 3 | prism |"))
     assert line.endswith(f"| {row['nll']:.3f} | {told(main)} |")
+
+
+def test_the_other_ways_that_are_named_are_those_that_are_there(study: StoriesStudy) -> None:
+    rows = _result(study, "ablations")["rows"]
+    told = _ways(rows)
+    assert "changed: `k-32-n_y-1`, `block-head`, `tuned-backbone`." in told
+    assert "backbone of `S-at-random` (N = 3, 4), `tuned-backbone` (N = 3, 4)." in told
+    assert "published" not in told
+    assert "settings were measured" not in told
+    some = [row for row in rows if row["weights"] != "variant-block-head"]
+    last = next(row for row in reversed(some) if row["method"] == "prism")
+    told = _ways([row for row in some if row is not last])
+    assert "block-head" not in told
+    assert "Of `tuned-backbone` with N = 4, 2 of 3 settings were measured." in told
+    old = [{**row, "weights": "variant-the-papers"} for row in pick(rows, weights="variant-tuned-backbone")]
+    assert "`as-published`: a block head, the whole backbone" in _ways([*rows, *old])
+    assert "variant-as-published" in study.variant("as published").parts  # the name it is told by
+
+
+def test_more_steps_are_tabled_with_their_head_and_backbone(study: StoriesStudy) -> None:
+    page = write_report(study.workshop.results).read_text()
+    lines = page.partition("A backbone is named")[2].partition("\n## ")[0].splitlines()
+    lines = [line for line in lines if line.startswith("| 6 |")]
+    rows = [*_result(study, "methods_6")["rows"], *pick(_result(study, "likelihood")["rows"], steps=6)]
+    assert len(lines) == len(rows)
+    loss = _result(study, "training")["models"]["pretrained"]["chosen"]["loss"]
+    assert all(f", {loss:.4f} |" in line for line in lines)
+    assert sum("| prism | a head, S by confidence |" in line for line in lines) == 1
+    assert sum("| prism-entropy | no head, the likelihood loss for twice as long |" in line for line in lines) == 1
+    scores = {row["name"]: row for row in _result(study, "mauve")["rows"]}
+    assert all(
+        any(f"{row['excess']:.3f} [" in one and f"{scores[row['name']]['mauve']:.3f} [" in one for one in lines)
+        for row in rows
+    )
+
+
+def test_no_two_lines_of_a_figure_look_alike() -> None:
+    tuned = [
+        f"prism-{kind} ({weights})"
+        for kind in ("likelihood", "entropy")
+        for weights in ("likelihood", "likelihood-twice")
+    ]
+    labels = [*STYLE, "prism (S-at-random)", *tuned]
+    labels = [
+        label for label in labels if label not in ("prism-likelihood", "prism-entropy")
+    ]  # never on the main weights
+    assert len({_style(label) for label in labels}) == len(labels)
+
+
+def test_the_page_tells_of_its_files(study: StoriesStudy, tmp_path: Path) -> None:
+    shutil.copytree(study.workshop.results, tmp_path / "results")
+    for name, commit in (("race_3", None), ("race_4", "0123456789+"), ("phases", "abcdef0123")):
+        result = _result(study, name)
+        result["record"]["commit"] = commit
+        (tmp_path / "results" / f"{name}.json").write_text(json.dumps(result))
+    told = {"note": "A note.", "by_hand": {"texts": "merged"}, "sources": [{"what": "w", "which": "x", "licence": "y"}]}
+    (tmp_path / "results" / "provenance.json").write_text(json.dumps(told))
+    page = write_report(tmp_path / "results").read_text()
+    assert "\n\nA note.\n\n## How the models" in page
+    last = page.partition("## Where the figures come from")[2]
+    assert "`race_3`" in last.partition("No commit is recorded")[2].partition(".")[0]
+    assert "`race_4`" in last.partition("not committed")[2].partition(".")[0]
+    lines = {line.split(" | ")[0]: line for line in last.splitlines()}
+    assert lines["| `race_3.json`"].endswith("| not recorded |  |")
+    assert lines["| `race_4.json`"].endswith("| `0123456` with changes |  |")
+    assert lines["| `phases.json`"].endswith("| `abcdef0` |  |")
+    assert lines["| `texts.json`"].endswith("| merged |")
+    assert "| `training.json`" in lines
+    assert "| w | x | y |" in last
+    assert "provenance.json" not in last  # which is no run's
 
 
 def test_results_of_another_training_say_so(study: StoriesStudy, tmp_path: Path) -> None:

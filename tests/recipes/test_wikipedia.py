@@ -28,9 +28,9 @@ from prism.models.hub import load_backbone, load_model, save_backbone
 from prism.models.llama import Llama
 from prism.recipes.reproduce.frontier import reached, told
 from prism.recipes.reproduce.strengths import best_of
-from prism.recipes.reproduce.texts_report import verdicts
-from prism.recipes.reproduce.wikipedia import CANDIDATES, PAPER, SCALES, VARIANTS, WikipediaStudy
-from prism.recipes.reproduce.wikipedia_report import compared
+from prism.recipes.reproduce.texts_report import beside_rivals, rivals_table, verdicts
+from prism.recipes.reproduce.wikipedia import CANDIDATES, PUBLISHED, SCALES, VARIANTS, WikipediaStudy
+from prism.recipes.reproduce.wikipedia_report import WAYS, compared, write_report
 from prism.recipes.reproduce.wikipedia_results import TRAINING_FREE, results_of
 from prism.recipes.reproduce.workshop import Workshop
 from prism.sampling.order import TopProbability
@@ -105,7 +105,7 @@ def study_in(root: Path, folder: Path) -> WikipediaStudy:
 def test_at_full_scale_it_is_what_was_asked_for() -> None:
     assert (FULL.length, FULL.steps, FULL.swept) == (512, (16, 32, 64, 128), (16, 32, 64))
     assert FULL.samples >= 1000
-    assert (PAPER.k, PAPER.ys, PAPER.regulariser, PAPER.order) == (8, 4, 0.5, TopProbability())
+    assert (PUBLISHED.k, PUBLISHED.ys, PUBLISHED.regulariser, PUBLISHED.order) == (8, 4, 0.5, TopProbability())
     assert FULL.tokens(FULL.adaptation) == 294_912_000
     assert FULL.tokens(FULL.adaptation) == 50 * FULL.tokens(FULL.tuning)
 
@@ -243,6 +243,7 @@ def test_the_page(done: Path) -> None:
         "against every other",
         "Does the head",
         "PRISM in other ways",
+        "Where the figures come from",
     ):
         assert heading in page
     row = result(done, f"methods_{FEW[0]}")["rows"][-1]
@@ -256,11 +257,23 @@ def test_the_page(done: Path) -> None:
 def test_other_ways_stand_beside_the_main_one_at_their_own_entropy(done: Path) -> None:
     """Less likely at the same strength may only be more diverse."""
     page = (done / "results" / "README.md").read_text()
-    lines = [line for line in page.splitlines() if line.startswith(tuple(f"| {name} |" for name in VARIANTS))]
+    lines = [line for line in page.splitlines() if line.startswith(tuple(f"| {name} |" for name in (*VARIANTS, *WAYS)))]
     rows = result(done, "ablations")["rows"]
     for row, line in zip(rows, lines[-len(rows) :], strict=True):
         swept = [one for one in result(done, f"sweep_{row['steps']}")["rows"] if one["method"] == "prism"]
         assert line.split(" | ")[-1] == f"{told(reached(swept, row['entropy']))} |"
+    assert "| prism-paper |" not in page  # whose k and n_y are not the paper's
+    assert "`prism-published`, a block head and the whole backbone" in page
+    assert "written anew" not in page
+
+
+def test_a_row_that_was_written_twice_is_told(done: Path, tmp_path: Path) -> None:
+    shutil.copytree(done / "results", tmp_path / "results")
+    found = result(done, "ablations")
+    found["rows"][0]["nll"] += 0.01
+    (tmp_path / "results" / "ablations.json").write_text(json.dumps(found))
+    page = write_report(tmp_path / "results").read_text()
+    assert f"The row of `prism` with N = {FEW[0]} was written anew" in page
 
 
 def test_a_verdict_needs_likelihood_mauve_and_diversity() -> None:
@@ -280,10 +293,29 @@ def test_a_verdict_needs_likelihood_mauve_and_diversity() -> None:
         for name, one in found.items()
     }
     assert told == {
-        "near": ["yes, intervals overlap", "–", "no", 4.8, True],
+        "near": ["yes, intervals overlap", "–", "no, intervals overlap", 4.8, True],
         "worse": ["yes", "–", "yes", 5.3, False],
         "better": ["no", "–", "no", 5.3, False],
     }
+
+
+def test_a_rival_at_its_likeliest_meets_prism_as_diverse_as_that() -> None:
+    def row(method: str, nll: float, entropy: float) -> dict[str, Any]:
+        told = {"method": method, "nll": nll, "nll_interval": [nll - 0.1, nll + 0.1], "entropy": entropy}
+        return {**told, "nucleus": 1.0, "sampling": {}}
+
+    ours = [row("prism", 1.0, 4.0), row("prism", 2.0, 4.3), row("prism", 2.5, 4.35)]
+    rows = [*ours, row("near", 2.1, 4.38), row("near", 3.0, 5.0), row("plain", 0.5, 3.0), row("better", 1.5, 4.31)]
+    assert {rival["method"]: (rival["nll"], mine and mine["nll"]) for rival, mine in beside_rivals(rows)} == {
+        "near": (2.1, 2.0),  # and not 1.0, which is too plain
+        "plain": (0.5, None),
+        "better": (1.5, 2.0),
+    }
+    lines = [line.split(" | ") for line in rivals_table({8: rows}, "nll", "nats").splitlines()[2:]]
+    told = {line[1]: line[5:9] for line in lines}
+    assert told["near"] == ["p=1", "2.000 [1.900, 2.100]", "4.300", "yes, intervals overlap"]
+    assert told["better"][-1] == "no"
+    assert told["plain"][:2] == ["none, the nearest has 4.000", "–"]
 
 
 # ── going on, elsewhere ─────────────────────────────────────────────────────────────────────────────────────────────

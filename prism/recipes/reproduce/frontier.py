@@ -21,8 +21,10 @@ BELOW = (0.0, 0.1, 0.3)
 """Nats below the data's entropy at which methods are compared."""
 FRONTIER = (
     "The lines are what a method reaches by writing some texts with one setting and the others with another (on average every "
-    "point between two settings can be had), the table what that is at the same entropy for all, in nats a token. A method "
-    "that was tried with more settings has more luck among them."
+    "point between two settings can be had), the table what that is at the same entropy for all, in nats a token. Where a "
+    "method was never tried so low, or is no likelier there, its cell names the higher entropy that its figure is of, its "
+    "lowest or that of its likeliest setting: such a figure is no comparison at one entropy. A method that was tried with more "
+    "settings has more luck among them."
 )
 
 
@@ -32,6 +34,8 @@ class Reached(NamedTuple):
 
     nll: float
     half: float
+    instead: str = ""
+    """Where it is not of the entropy that was asked for but of a higher one: of which, and why."""
 
 
 def hull(rows: Sequence[Result]) -> list[Result]:
@@ -52,7 +56,10 @@ def reached(rows: Sequence[Result], entropy: float) -> Reached | None:
         return None
     above = next(place for place, row in enumerate(line) if row["entropy"] >= entropy)
     if above == 0:
-        return Reached(line[0]["nll"], _half(line[0], "nll"))
+        likeliest = line[0]["entropy"]
+        why = "its lowest" if likeliest == min(row["entropy"] for row in rows) else "its likeliest"
+        instead = f"at {likeliest:.3f}, {why}" if likeliest > entropy else ""
+        return Reached(line[0]["nll"], _half(line[0], "nll"), instead)
     plain, diverse = line[above - 1], line[above]
     slope = (diverse["nll"] - plain["nll"]) / (diverse["entropy"] - plain["entropy"])
     share = (entropy - plain["entropy"]) / (diverse["entropy"] - plain["entropy"])
@@ -66,7 +73,9 @@ def reached(rows: Sequence[Result], entropy: float) -> Reached | None:
 
 def told(found: Reached | None) -> str:
     """In a table."""
-    return "–" if found is None else f"{found.nll:.3f} ± {found.half:.3f}"
+    if found is None:
+        return "–"
+    return f"{found.nll:.3f} ± {found.half:.3f}" + (f" ({found.instead})" if found.instead else "")
 
 
 def frontier_table(
@@ -82,9 +91,10 @@ def frontier_table(
     return table(["N", "method", *at], lines)
 
 
-def draw_frontier(ax: Axes, rows: Sequence[Result], colour: str, label: str, name: str) -> None:
+def draw_frontier(ax: Axes, rows: Sequence[Result], colour: str, label: str, name: str, marker: str = "o") -> None:
     """A method's settings as points, and the line it can reach; `name` is what they are shown by, likelihood or excess."""
-    ax.plot([row["entropy"] for row in rows], [row[name] for row in rows], "o", markersize=3, color=colour, label=label)
+    at = [row["entropy"] for row in rows]
+    ax.plot(at, [row[name] for row in rows], marker, markersize=3.5, color=colour, label=label)
     line = hull(rows)
     ax.plot([row["entropy"] for row in line], [row[name] for row in line], "-", linewidth=0.7, color=colour)
 

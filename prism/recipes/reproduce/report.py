@@ -100,6 +100,20 @@ class Figure:
         pyplot.close(self.figure)
 
 
+def with_room(panels: int) -> tuple[float, float]:
+    """The size of a figure that has a `legend_beside` its panels."""
+    return 4.2 * panels + 2.4, 4.6
+
+
+def legend_beside(axes: Sequence[Axes]) -> None:
+    """One for all panels, to the right of them, where it hides no data."""
+    handles: dict[str, Any] = {}
+    for ax in axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    axes[0].figure.legend(list(handles.values()), list(handles), loc="outside right center", fontsize=7)
+
+
 def knowledge(found: dict[str, Result], results: Path) -> str:
     """What a study of text found with `knowledge_of`."""
     if "knowledge" not in found:
@@ -125,10 +139,20 @@ def knowledge(found: dict[str, Result], results: Path) -> str:
 
 
 def knowledge_table(result: Result) -> str:
-    """In figures: how far quality is from the likelihood it stands for, and whether it finds what is wrong."""
-    lines = [[name, f"{run['against_likelihood']['ece']:.3f}", run["tokens"]] for name, run in result["runs"].items()]
+    """In figures: how far quality is from the likelihood it stands for, in all and by time, and whether it finds what is
+    wrong."""
+    lines = [
+        [
+            name,
+            f"{run['against_likelihood']['ece']:.3f}",
+            ", ".join(f"{curve['ece']:.3f}" for curve in run["by_fifth_filled"]),
+            run["tokens"],
+        ]
+        for name, run in result["runs"].items()
+    ]
+    fifths = "the same in each fifth of the run, from all masks to none"
     scores = ", ".join(f"{name} {value:.3f}" for name, value in result["detection"]["auroc"].items())
     return (
-        table(["run", "ECE against f(token given the rest)", "tokens"], lines)
+        table(["run", "ECE against f(token given the rest)", fifths, "tokens"], lines)
         + f"\n\nAUROC of finding the tokens that are not the text's own: {scores}."
     )

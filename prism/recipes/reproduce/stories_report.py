@@ -13,27 +13,55 @@ from prism.recipes.reproduce.report import (
     Section,
     knowledge,
     knowledge_table,
+    legend_beside,
     pick,
     setting,
     table,
     with_interval,
+    with_room,
     write_page,
 )
 from prism.recipes.reproduce.strengths import NEAR, best_of
-from prism.recipes.reproduce.texts_report import MAUVES, mauves, verdict_table, with_mauve, write_samples_page
+from prism.recipes.reproduce.texts_report import (
+    MAUVES,
+    RIVALS,
+    mauves,
+    note,
+    provenance,
+    rivals_table,
+    verdict_table,
+    with_mauve,
+    write_samples_page,
+)
 
 TUNED_OTHERWISE = {"heads": "with S at random", "likelihood": "with the likelihood loss"}
 """Results of weights that were tuned otherwise than the main ones, and how."""
+TUNED = {
+    "S-at-random": "a head, S at random",
+    "likelihood": "no head, the likelihood loss",
+    "likelihood-twice": "no head, the likelihood loss for twice as long",
+}
+"""What weights of other names than the main ones were tuned to."""
+COLOURS = {"S-at-random": "maroon", "likelihood-twice": "black"}
+"""In figures, of weights that would else look like others."""
+MARKERS = {
+    "prism (S-at-random)": "s",
+    "prism-entropy (likelihood)": "x",
+    "prism-likelihood (likelihood-twice)": "^",
+    "prism-entropy (likelihood-twice)": "+",
+}
+AS_PUBLISHED = "as-published"
+"""The one variant that differs from the first in more than one thing."""
 
 
 def write_report(results: Path) -> Path:
     """`results/*.json` drawn and tabled in `results/README.md`, with the figures beside it."""
     about = (
         "# Text whose truth is known: results\n\nMade by `prism reproduce known-truth` from the JSON files beside this page; "
-        "every one of them holds the record of its run. *Excess* is -log p under the truth, in nats a token, above what the "
-        "truth's own texts have; *entropy* is that of a text's unigrams; MAUVE is by the truth's hidden state at the last "
-        "token of a text, as published with GPT-2's, and by the mean of its states at all tokens. Intervals are "
-        "95 %, over samples."
+        "how each of them came about, and what was used, is told at the end. *Excess* is -log p under the truth, in nats a "
+        "token, above what the truth's own texts have; *entropy* is that of a text's unigrams; MAUVE is by the truth's hidden "
+        "state at the last token of a text, as published with GPT-2's, and by the mean of its states at all tokens, which we "
+        "looked at only after the first had been seen. Intervals are 95 %, over samples."
     )
     return write_page(results, about, SECTIONS)
 
@@ -42,18 +70,28 @@ def _label(row: Result) -> str:
     return row["method"] if row["weights"] == "prism" else f"{row['method']} ({row['weights']})"
 
 
-def _style(label: str) -> tuple[str, str]:
-    return STYLE[label.split(" ")[0]]
+def _style(label: str) -> tuple[str, str, str]:
+    """Colour, line and marker: the method's, and another colour or marker on other weights."""
+    method, _, weights = label.partition(" ")
+    colour, line = STYLE[method]
+    return COLOURS.get(weights.strip("()"), colour), line, MARKERS.get(label, ".")
 
 
 def _by_steps(found: dict[str, Result]) -> dict[int, Result]:
-    """All that was measured with so many steps, on the weights of PRISM and on those tuned otherwise."""
-    of, by_steps = {name.partition("_"): result for name, result in found.items()}, {}
-    tuned_otherwise = [row for name in TUNED_OTHERWISE for row in found.get(name, {}).get("rows", [])]
-    for (kind, _, steps), result in of.items():
+    """All that was measured with so many steps, on the weights of PRISM and on those tuned otherwise; every row knows the
+    result it is `of`."""
+    by_steps = {}
+    for name, result in found.items():
+        kind, _, steps = name.partition("_")
         if kind in ("sweep", "methods"):
-            more = [row for row in tuned_otherwise if row["steps"] == int(steps)]
-            by_steps[int(steps)] = {**result, "rows": [*result["rows"], *more]}
+            rows = [{**row, "of": name} for row in result["rows"]]
+            rows += [
+                {**row, "of": other}
+                for other in TUNED_OTHERWISE
+                for row in found.get(other, {}).get("rows", [])
+                if row["steps"] == int(steps)
+            ]
+            by_steps[int(steps)] = {**result, "rows": rows}
     return dict(sorted(by_steps.items()))
 
 
@@ -121,9 +159,32 @@ def _verdict(found: dict[str, Result], results: Path) -> str:
         for row in _likeliest(result)
     ]
     return (
-        f"## PRISM against every method that needs no training\n\n{verdict_table(rows, entropy)}\n\nWhoever does not mind "
+        "## PRISM against every method that needs no training\n\nEach at the best of its settings that are no more than "
+        f"{NEAR} nats less diverse than the data:\n\n{verdict_table(rows, entropy)}\n\nWhoever does not mind "
         "the loss of diversity finds likelier texts; the four likeliest methods then are:\n\n"
         + table(["N", "method", "setting", "excess", "entropy"], regardless)
+        + _beside_rivals(found, by_steps)
+    )
+
+
+def _beside_rivals(found: dict[str, Result], by_steps: dict[int, Result]) -> str:
+    """The second reading of equal diversity, by the rival's entropy: among the swept settings, and with other orders."""
+    swept = {steps: with_mauve(found, pick(result["rows"], weights="prism")) for steps, result in by_steps.items()}
+    told = (
+        f"\n\nEach rival at its likeliest setting of all, and PRISM at its likeliest within {NEAR} nats of that rival's "
+        f"entropy, chosen by these same texts. {RIVALS}\n\n" + rivals_table(swept, "excess", "excess")
+    )
+    if "ordered" not in found:
+        return told
+    ordered: Sequence[Result] = found["ordered"]["rows"]
+    methods = {row["method"] for row in ordered}
+    both = {
+        steps: [row for row in (*rows, *pick(ordered, steps=steps)) if row["method"] in methods]
+        for steps, rows in swept.items()
+    }
+    return (
+        f"{told}\n\nThe same where masks may also be committed in order of confidence (see below), for the methods that were "
+        f"tried so:\n\n{rivals_table(both, 'excess', 'excess')}"
     )
 
 
@@ -186,19 +247,19 @@ def _steps(found: dict[str, Result], results: Path) -> str:
     titles = {"excess": "excess, nats a token", "entropy": "entropy, nats", **MAUVES}
     rows = [row for points in lines.values() for _, row in points]
     shown = {name: title for name, title in titles.items() if any(name in row for row in rows)}
-    with Figure(results / "steps.svg", len(shown)) as axes:
+    with Figure(results / "steps.svg", len(shown), with_room(len(shown))) as axes:
         for label, points in lines.items():
-            colour, line = _style(label)
+            colour, line, marker = _style(label)
             for ax, what in zip(axes, shown, strict=True):
                 known = [(steps, row[what]) for steps, row in points if what in row]
                 if known:
-                    ax.plot(*zip(*known, strict=True), line, color=colour, label=label, marker=".")
+                    ax.plot(*zip(*known, strict=True), line, color=colour, label=label, marker=marker, markersize=5)
                 ax.set(xlabel="N", ylabel=shown[what], xscale="log")
                 ax.set_xticks(list(by_steps), [str(steps) for steps in by_steps])
                 ax.minorticks_off()
         truth = next(iter(by_steps.values()))["truth"]["entropy"]
         axes[1].axhline(truth, color="0.7", linewidth=0.8)
-        axes[0].legend(fontsize=6, ncols=2)
+        legend_beside(axes)
     more = [steps for steps in by_steps if f"methods_{steps}" in found]
     others = {steps: _on_another_backbone(found, f"methods_{steps}") for steps in more}
     return (
@@ -206,7 +267,48 @@ def _steps(found: dict[str, Result], results: Path) -> str:
         "as often in a run, whatever its entropy then."
         + "".join(f" N = {steps}:{sentence}" for steps, sentence in others.items() if sentence)
         + "\n\n![excess, entropy and MAUVE over forward passes](steps.svg)"
+        + (f"\n\n{_steps_table(found, {steps: by_steps[steps] for steps in more})}" if more else "")
     )
+
+
+def _steps_table(found: dict[str, Result], by_steps: dict[int, Result]) -> str:
+    """Where not every setting was tried; which training of the backbone a row is of, and which head."""
+    lines = [
+        [
+            steps,
+            row["method"],
+            _tuned_to(found, row),
+            _backbone(found, row["of"]),
+            setting(row),
+            with_interval(row, "excess"),
+            with_interval(row, "entropy"),
+            *mauves(row),
+        ]
+        for steps, result in by_steps.items()
+        for row in sorted(with_mauve(found, best_rows(result)), key=lambda row: float(row["nll"]))
+    ]
+    here = found.get("training", {}).get("models", {}).get("pretrained")
+    main = f"; that of the tables above has {here['chosen']['loss']:.4f}" if here else ""
+    headings = ["N", "method", "tuned", "backbone", "setting", "excess", "entropy", *MAUVES.values()]
+    return (
+        f"A backbone is named by the day it was trained and its held-out loss{main}. Methods that need no head run on the "
+        f"backbone as it was trained.\n\n{table(headings, lines)}"
+    )
+
+
+def _tuned_to(found: dict[str, Result], row: Result) -> str:
+    """What a row's method needed beyond the backbone."""
+    if row["weights"] != "prism":
+        return TUNED[row["weights"]]
+    if row["method"] != "prism":
+        return "–"
+    model = found.get("training", {}).get("models", {}).get("prism")
+    return "a head" + (_rule(model["loss"]) if model else "")
+
+
+def _backbone(found: dict[str, Result], name: str) -> str:
+    made = found[name]["record"]["model"].get("backbone")
+    return f"{made['trained'][:10]}, {made['held_out_loss']:.4f}" if made else "–"
 
 
 def _frontier(found: dict[str, Result], results: Path) -> str:
@@ -218,13 +320,13 @@ def _frontier(found: dict[str, Result], results: Path) -> str:
     if not swept:
         return ""
     entropy = found[f"sweep_{next(iter(swept))}"]["truth"]["entropy"]
-    with Figure(results / "frontier.svg", len(swept)) as axes:
+    with Figure(results / "frontier.svg", len(swept), with_room(len(swept))) as axes:
         for ax, (steps, methods) in zip(axes, swept.items(), strict=True):
             for label, rows in methods.items():
-                draw_frontier(ax, rows, _style(label)[0], label, "excess")
+                draw_frontier(ax, rows, _style(label)[0], label, "excess", MARKERS.get(label, "o"))
             ax.plot(entropy, 0, "*", color="black", label="the truth")
             ax.set(title=f"{steps} forward passes", xlabel="entropy, nats", ylabel="excess, nats a token")
-        axes[0].legend(fontsize=5, ncols=2)
+        legend_beside(axes)
     return (
         "## Likelihood and diversity\n\nEvery setting tried; likelihood can be bought with diversity, so both are shown. "
         f"{FRONTIER}\n\n![excess against entropy](frontier.svg)\n\n{frontier_table(swept, entropy, BELOW)}"
@@ -245,7 +347,7 @@ def _listed(name: str, title: str, about: str) -> Section:
         rows: Sequence[Result] = found[name]["rows"]
         lines = [
             [
-                row["weights"].removeprefix("variant-"),
+                _way(row),
                 row["method"],
                 setting(row),
                 row["steps"],
@@ -268,7 +370,7 @@ def _ablations(found: dict[str, Result], results: Path) -> str:
     first = pick(rows, weights="variant-S-at-random", method="prism")
     lines = [
         [
-            row["weights"].removeprefix("variant-"),
+            _way(row),
             row["steps"],
             row["method"],
             setting(row),
@@ -290,12 +392,45 @@ def _ablations(found: dict[str, Result], results: Path) -> str:
         "S at random at this entropy",
     ]
     return (
-        "## Other ways to tune\n\nShort fine-tunings of the same backbone: a frozen one, an odds head, k = 8, n_y = 4 and S at "
-        "random, then each with one thing changed, and the paper's way. P2-self needs no head: once on the backbone as it was, "
-        "and on each that was tuned. At one strength they are not equally diverse: the last column is what the first reaches, "
-        "in nats a token, at the entropy of that row."
+        f"## Other ways to tune\n\n{_ways(rows)} At one strength they are not equally diverse: the last column is what the "
+        "first reaches, in nats a token, at the entropy of that row."
         f"{_on_another_backbone(found, 'ablations')}\n\n{table(headings, lines)}"
     )
+
+
+def _way(row: Result) -> str:
+    """The name of a variant; one had another in files of before."""
+    return str(row["weights"]).removeprefix("variant-").replace("the-papers", AS_PUBLISHED)
+
+
+def _ways(rows: Sequence[Result]) -> str:
+    """Which variants there are, what each is, and of which there is not all."""
+    ours, rivals = ([row for row in rows if (row["method"] == "prism") == own] for own in (True, False))
+    first, *others = dict.fromkeys(map(_way, ours))
+    sentences = [
+        f"Short fine-tunings of the same backbone: `{first}` is a frozen one with an odds head, k = 8, n_y = 4 (the released "
+        "code's; the paper has 32 and 1) and S at random."
+    ]
+    changed = [name for name in others if name != AS_PUBLISHED]
+    if changed:
+        sentences.append(f"With one thing changed: {', '.join(f'`{name}`' for name in changed)}.")
+    if AS_PUBLISHED in others:
+        sentences.append(
+            f"`{AS_PUBLISHED}`: a block head, the whole backbone, λ = 0.5 and S by confidence as in the paper, k and n_y as in "
+            "the released code."
+        )
+    if rivals:
+        beside: dict[str, list[str]] = {}
+        for row in rivals:
+            beside.setdefault(_way(row), []).append(str(row["steps"]))
+        where = ", ".join(f"`{name}` (N = {', '.join(dict.fromkeys(steps))})" for name, steps in beside.items())
+        sentences.append(f"P2-self needs no head; it was run on the backbone of {where}.")
+    for name in others:
+        for steps in dict.fromkeys(row["steps"] for row in ours):
+            of_first, of_this = (sum(_way(row) == way for row in pick(ours, steps=steps)) for way in (first, name))
+            if of_this < of_first:
+                sentences.append(f"Of `{name}` with N = {steps}, {of_this} of {of_first} settings were measured.")
+    return " ".join(sentences)
 
 
 def _on_another_backbone(found: dict[str, Result], name: str) -> str:
@@ -330,6 +465,7 @@ def _training(found: dict[str, Result], results: Path) -> str:
 
 
 SECTIONS: tuple[Section, ...] = (
+    note,
     _training,
     _main,
     _verdict,
@@ -349,4 +485,5 @@ SECTIONS: tuple[Section, ...] = (
         "phases", "When remasking begins", "PRISM from different moments on, and with η that does not fall with N."
     ),
     _texts,
+    provenance,
 )

@@ -1,4 +1,4 @@
-"""What the pages about texts share: who is likelier and nearer to the data, and a page to read."""
+"""What the pages about texts share: who is likelier and nearer to the data, where the figures come from, and a page to read."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import indent, wrap
 
-from prism.recipes.reproduce.report import Result, table, with_interval
+from prism.recipes.reproduce.report import Result, setting, table, with_interval
 from prism.recipes.reproduce.strengths import NEAR
 
 MAUVES = {"mauve": "MAUVE", "mauve_of_means": "MAUVE of means"}
 """By the last hidden state of a text, as published, and by the mean of them all."""
+RIVALS = (
+    "Within that, PRISM may be the less diverse of the two: at one entropy they are compared further below. MAUVE is told "
+    "where it was measured of both."
+)
+"""What to know of a `rivals_table`."""
 
 
 def with_mauve(found: dict[str, Result], rows: Sequence[Result]) -> list[Result]:
@@ -38,9 +43,9 @@ def verdicts(rows: Sequence[Result], entropy: float) -> list[Result]:
 
 def _above(higher: Result, lower: Result, name: str) -> str:
     """Whether one figure lies above another, and whether their intervals leave no doubt."""
-    if higher[name] <= lower[name]:
-        return "no"
-    return "yes" if higher[f"{name}_interval"][0] > lower[f"{name}_interval"][1] else "yes, intervals overlap"
+    (low, high), (other_low, other_high) = (row[f"{name}_interval"] for row in (higher, lower))
+    answer = "yes" if higher[name] > lower[name] else "no"
+    return answer if low > other_high or high < other_low else f"{answer}, intervals overlap"
 
 
 def verdict_table(by_steps: Mapping[int, Sequence[Result]], entropy: float) -> str:
@@ -60,6 +65,94 @@ def verdict_table(by_steps: Mapping[int, Sequence[Result]], entropy: float) -> s
     diverse = f"entropy within {NEAR} nats of the data's or the rival's"
     higher = [f"{title} higher" for title in MAUVES.values()]
     return table(["N", "PRISM against", "likelier", *higher, diverse, "the rival's entropy"], lines)
+
+
+def beside_rivals(rows: Sequence[Result]) -> list[tuple[Result, Result | None]]:
+    """Every rival at its likeliest setting of all, whatever its entropy, and PRISM's likeliest that is as diverse as that."""
+    best: dict[str, Result] = {}
+    for row in sorted(rows, key=lambda row: float(row["nll"])):
+        best.setdefault(row["method"], row)
+    ours = [row for row in rows if row["method"] == "prism"]
+    pairs = []
+    for rival in (row for name, row in best.items() if name != "prism"):
+        near = [row for row in ours if abs(row["entropy"] - rival["entropy"]) <= NEAR]
+        pairs.append((rival, min(near, key=lambda row: float(row["nll"]), default=None)))
+    return pairs
+
+
+def rivals_table(by_steps: Mapping[int, Sequence[Result]], name: str, title: str) -> str:
+    """PRISM within 0.1 nats of the entropy of every rival's likeliest texts; `name` is what likelihood is shown by."""
+    lines = []
+    for steps, rows in by_steps.items():
+        for rival, ours in beside_rivals(rows):
+            theirs = [rival["method"], setting(rival), with_interval(rival, name), f"{rival['entropy']:.3f}"]
+            if ours is None:
+                away = (row["entropy"] for row in rows if row["method"] == "prism")
+                nearest = min(away, key=lambda entropy: abs(entropy - rival["entropy"]))
+                mine = [f"none, the nearest has {nearest:.3f}", *["–"] * (3 + len(MAUVES))]
+            else:
+                higher = [_above(ours, rival, one) if one in ours and one in rival else "–" for one in MAUVES]
+                mine = [setting(ours), with_interval(ours, name), f"{ours['entropy']:.3f}"]
+                mine += [_above(rival, ours, name), *higher]
+            lines.append([steps, *theirs, *mine])
+    headings = ["N", "rival", "its likeliest setting", title, "entropy", f"PRISM within {NEAR} nats of that entropy"]
+    headings += [title, "entropy", "PRISM likelier", *(f"{one} higher" for one in MAUVES.values())]
+    return table(headings, lines)
+
+
+def note(found: dict[str, Result], results: Path) -> str:
+    """What a reader should know before the first figure, if anyone wrote it down."""
+    return str(found.get("provenance", {}).get("note", ""))
+
+
+def provenance(found: dict[str, Result], results: Path) -> str:
+    """What the files say of their runs; and of `provenance.json`, written by people where there is something to tell: what was
+    done by hand, and whose models and data were used."""
+    told = found.get("provenance", {})
+    made = {name: records for name, result in found.items() if (records := _records(result))}
+    if not made:
+        return ""
+    by_hand = told.get("by_hand", {})
+    headings = ["file", "made", "on", "commit", *(["by hand"] if by_hand else [])]
+    lines = [
+        [
+            f"`{name}.json`",
+            " and ".join(dict.fromkeys(record["date"][:16].replace("T", " ") for record in records)),
+            " and ".join(dict.fromkeys(record["device"] for record in records)),
+            " and ".join(dict.fromkeys(_commit(record["commit"]) for record in records)),
+            *([by_hand.get(name, "")] if by_hand else []),
+        ]
+        for name, records in made.items()
+    ]
+    unknown = [name for name, records in made.items() if any(record["commit"] is None for record in records)]
+    changed = [
+        name for name, records in made.items() if any((record["commit"] or "").endswith("+") for record in records)
+    ]
+    sentences = [
+        "Every file holds the settings, versions, device and date of its run.",
+        _listed("No commit is recorded (the code was run outside of a checkout) in", unknown),
+        _listed("Run from a commit with changes that were not committed", changed),
+        _listed("Put together or changed by hand", [name for name in made if name in by_hand]),
+    ]
+    page = "## Where the figures come from\n\n" + " ".join(filter(None, sentences))
+    page += "\n\n" + table(headings, lines)
+    sources = [[one["what"], one["which"], one["licence"]] for one in told.get("sources", [])]
+    return page + (f"\n\n{table(['used', 'which', 'licence'], sources)}" if sources else "")
+
+
+def _records(result: Result) -> list[Result]:
+    """Of the run that made a result, or of those that made the models it tells of."""
+    return [result["record"]] if "record" in result else [one["record"] for one in result.get("models", {}).values()]
+
+
+def _commit(commit: str | None) -> str:
+    if commit is None:
+        return "not recorded"
+    return f"`{commit[:7]}`" + (" with changes" if commit.endswith("+") else "")
+
+
+def _listed(title: str, names: Sequence[str]) -> str:
+    return f"{title}: {', '.join(f'`{name}`' for name in names)}." if names else ""
 
 
 def mauves(row: Result) -> list[str]:

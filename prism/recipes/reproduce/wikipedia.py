@@ -165,7 +165,8 @@ CANDIDATES: dict[str, Candidate] = {
 
 MAIN = PrismLoss(k=16, ys=8, regulariser=0.0)
 """Few sequences, so many draws of each; S at random, and nothing to keep a frozen backbone in shape for."""
-PAPER = PrismLoss(k=8, ys=4, regulariser=0.5, order=TopProbability())
+PUBLISHED = PrismLoss(k=8, ys=4, regulariser=0.5, order=TopProbability())
+"""The paper's λ and S, and k and n_y of its released code (the paper's own on text are 32 and 1)."""
 
 
 @dataclass(frozen=True)
@@ -195,10 +196,10 @@ class Variant:
 VARIANTS: dict[str, Variant] = {
     "prism": Variant(),
     "prism-confident": Variant(replace(MAIN, order=TopProbability())),
-    "prism-paper": Variant(PAPER, BlockConfig, tune_backbone=True, head_lr=None),
-    "prism-lora": Variant(PAPER, BlockConfig, rank=64, head_lr=None),
+    "prism-paper": Variant(PUBLISHED, BlockConfig, tune_backbone=True, head_lr=None),
+    "prism-lora": Variant(PUBLISHED, BlockConfig, rank=64, head_lr=None),
 }
-"""By the name of their folder."""
+"""By the name of their folder; `prism-paper` is the paper's way but for k and n_y."""
 
 
 class BetweenEnds(Examples):

@@ -12,25 +12,44 @@ from prism.recipes.reproduce.report import (
     Result,
     Section,
     knowledge,
+    legend_beside,
     pick,
     setting,
     table,
     with_interval,
+    with_room,
     write_page,
 )
 from prism.recipes.reproduce.strengths import NEAR
-from prism.recipes.reproduce.texts_report import MAUVES, mauves, verdict_table, with_mauve, write_samples_page
+from prism.recipes.reproduce.texts_report import (
+    MAUVES,
+    RIVALS,
+    mauves,
+    note,
+    provenance,
+    rivals_table,
+    verdict_table,
+    with_mauve,
+    write_samples_page,
+)
 
 HEADINGS = ["N", "method", "setting", "nats a token", "perplexity", "entropy", *MAUVES.values()]
 HEADINGS += ["distinct 2-grams", "repeated 4-grams", "remasks", "s"]
+WAYS = {
+    "prism-confident": "the main way with S by confidence",
+    "prism-published": "a block head and the whole backbone, S by confidence and λ = 0.5 as in the paper, k = 8 and n_y = 4 as "
+    "in its released code (the paper has 32 and 1)",
+    "prism-lora": "the same with LoRA in place of the whole backbone",
+}
+"""What the other ways to tune are, by the names they are shown by."""
 
 
 def write_report(results: Path) -> Path:
     """`results/*.json` drawn and tabled in `results/README.md`, with figures and the texts of `samples.md` beside it."""
     about = (
-        "# Wikipedia: results\n\nMade by `prism reproduce wikipedia` from the JSON files beside this page; every one of them "
-        "holds the record of its run. *Nats a token* and *perplexity* are the judge's, over its own tokens; *entropy* is that "
-        "of a text's unigrams, over the model's tokens. Intervals are 95 %, over samples."
+        "# Wikipedia: results\n\nMade by `prism reproduce wikipedia` from the JSON files beside this page; how each of them "
+        "came about, and what was used, is told at the end. *Nats a token* and *perplexity* are the judge's, over its own "
+        "tokens; *entropy* is that of a text's unigrams, over the model's tokens. Intervals are 95 %, over samples."
     )
     return write_page(results, about, SECTIONS)
 
@@ -115,9 +134,9 @@ def _main(found: dict[str, Result], results: Path) -> str:
         lines += [line(row) for row in sorted(rows, key=lambda row: row["nll"])]
     return (
         f"## Every method's best setting on the same weights\n\n{text['samples']:,} texts a row, judged by "
-        f"{text['judge']['name']}. The setting of a method is the likeliest whose entropy is no more than {NEAR} nats below "
-        "the data's, chosen on other texts; with the most steps, PRISM and the best rival. The MAUVE of held-out "
-        "text is against text the models learnt from.\n\n" + table(HEADINGS, lines)
+        f"{text['judge']['name']} in {text['judge']['dtype']}. The setting of a method is the likeliest whose entropy is no "
+        f"more than {NEAR} nats below the data's, chosen on other texts; with the most steps, PRISM and the best rival. The "
+        "MAUVE of held-out text is against text the models learnt from.\n\n" + table(HEADINGS, lines)
     )
 
 
@@ -125,7 +144,11 @@ def _verdict(found: dict[str, Result], results: Path) -> str:
     by_steps = {steps: rows for steps, rows in compared(found).items() if f"sweep_{steps}" in found}
     if not by_steps or "data" not in found:
         return ""
-    return f"## PRISM against every other\n\n{verdict_table(by_steps, found['data']['entropy'])}"
+    return (
+        f"## PRISM against every other\n\n{verdict_table(by_steps, found['data']['entropy'])}\n\nEach rival at its likeliest "
+        f"setting of all that were tried, and PRISM at its likeliest within {NEAR} nats of that rival's entropy; few texts "
+        f"each, and chosen by these same texts. {RIVALS}\n\n{rivals_table(compared(found, 'sweep'), 'nll', 'nats a token')}"
+    )
 
 
 def _frontier(found: dict[str, Result], results: Path) -> str:
@@ -136,14 +159,14 @@ def _frontier(found: dict[str, Result], results: Path) -> str:
     if not swept or "data" not in found:
         return ""
     text = found["data"]
-    with Figure(results / "frontier.svg", len(swept)) as axes:
+    with Figure(results / "frontier.svg", len(swept), with_room(len(swept))) as axes:
         for ax, (steps, methods) in zip(axes, swept.items(), strict=True):
             for method, rows in methods.items():
                 draw_frontier(ax, rows, STYLE[method][0], method, "nll")
             ax.plot(text["entropy"], text["nll"], "*", color="black", label="held-out text")
             ax.axvspan(text["entropy"] - NEAR, text["entropy"] + NEAR, color="0.93")
             ax.set(title=f"{steps} forward passes", xlabel="entropy, nats", ylabel="nats a token")
-        axes[0].legend(fontsize=5, ncols=2)
+        legend_beside(axes)
     return (
         "## Likelihood and diversity\n\nEvery setting tried, with few texts each; likelihood can be bought with diversity, so "
         f"both are shown. {FRONTIER}\n\n![nats a token against entropy](frontier.svg)\n\n"
@@ -158,7 +181,7 @@ def _steps(found: dict[str, Result], results: Path) -> str:
     shown = [
         name for name in ("nll", "entropy", *MAUVES) if any(name in row for rows in by_steps.values() for row in rows)
     ]
-    with Figure(results / "steps.svg", len(shown)) as axes:
+    with Figure(results / "steps.svg", len(shown), with_room(len(shown))) as axes:
         for ax, name in zip(axes, shown, strict=True):
             for method in dict.fromkeys(row["method"] for rows in by_steps.values() for row in rows):
                 points = [
@@ -175,7 +198,7 @@ def _steps(found: dict[str, Result], results: Path) -> str:
             ax.set(xlabel="forward passes", ylabel=title, xscale="log")
             ax.set_xticks(list(by_steps), [str(steps) for steps in by_steps])
             ax.minorticks_off()
-        axes[0].legend(fontsize=6, ncols=2)
+        legend_beside(axes)
     return (
         "## More forward passes\n\nThe grey line is held-out text.\n\n"
         "![likelihood, entropy and MAUVE over forward passes](steps.svg)"
@@ -189,14 +212,29 @@ def _ablations(found: dict[str, Result], results: Path) -> str:
     lines = []
     for row in with_mauve(found, found["ablations"]["rows"]):
         as_diverse = reached(main[row["steps"]], row["entropy"]) if row["steps"] in main else None
-        lines.append([row["weights"], *line(row), told(as_diverse)])
+        lines.append([_way(row), *line(row), told(as_diverse)])
+    there = dict.fromkeys(map(_way, found["ablations"]["rows"]))
+    ways = "; ".join(f"`{name}`, {about}" for name, about in WAYS.items() if name in there)
+    beside = dict.fromkeys(_way(row) for row in found["ablations"]["rows"] if row["method"] == "p2-self")
+    rival = f" P2-self also on the weights of {', '.join(f'`{name}`' for name in beside)}." if beside else ""
+    first = {row["name"]: row for rows in compared(found).values() for row in rows}
+    anew = "".join(
+        f" The row of `{_way(row)}` with N = {row['steps']} was written anew, its MAUVE is that of the row above "
+        f"({first[row['name']]['perplexity']:.1f})."
+        for row in found["ablations"]["rows"]
+        if row["name"] in first and row["nll"] != first[row["name"]]["nll"]
+    )
     return (
-        "## PRISM in other ways\n\nOn as many tokens: S by confidence (`prism-confident`); the paper's way, a block head and "
-        "the whole backbone (`prism-paper`), and the same with LoRA (`prism-lora`), with P2-self on these weights. All at the "
-        "strengths that were best on the main ones, where they are not equally diverse: the last column is what PRISM on the "
-        "main weights reaches, in nats a token, at the entropy of that row (see above).\n\n"
+        f"## PRISM in other ways\n\nOn as many tokens: {ways}.{rival}{anew} All at the strengths that were best on the main "
+        "weights, where they are not equally diverse: the last column is what PRISM on the main weights reaches, in nats a "
+        "token, at the entropy of that row (see above).\n\n"
         + table(["weights", *HEADINGS, "the main way at this entropy"], lines)
     )
+
+
+def _way(row: Result) -> str:
+    """Files call it the paper's, which it is not in k and n_y."""
+    return str(row["weights"]).replace("prism-paper", "prism-published")
 
 
 def _texts(found: dict[str, Result], results: Path) -> str:
@@ -213,6 +251,7 @@ def _texts(found: dict[str, Result], results: Path) -> str:
 
 
 SECTIONS: tuple[Section, ...] = (
+    note,
     _evidence,
     _training,
     _main,
@@ -222,4 +261,5 @@ SECTIONS: tuple[Section, ...] = (
     knowledge,
     _ablations,
     _texts,
+    provenance,
 )
