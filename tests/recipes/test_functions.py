@@ -100,6 +100,13 @@ def test_heads_that_doubt_other_masks_are_compared(root: Path) -> None:
     assert "| S-at-random | prism K=2 |" in (root / "results" / "README.md").read_text()
 
 
+def test_whose_functions_they_are(root: Path) -> None:
+    found = json.loads((root / "results" / "corpus.json").read_text())
+    assert sum(about["functions"] for about in found["packages"].values()) == 40
+    assert {about["licence"] for about in found["packages"].values()} == {"MIT"}
+    assert "| MIT | 10 | 40 |" in (root / "results" / "README.md").read_text()
+
+
 def test_the_originals_are_sound(root: Path) -> None:
     found = json.loads((root / "results" / "originals.json").read_text())
     assert found["sound"] == found["exact"] == 1
@@ -152,9 +159,16 @@ def test_caches_are_compared_with_none(root: Path) -> None:
         (p, kind) for p in ("vanilla", "prism") for kind in kinds
     ]
     assert len({row["nfe"] for row in rows}) == 1
-    blocks = json.loads((root / "results" / "blocks.json").read_text())["rows"]
-    without = [row for row in rows if row["cache"] == "none"]
-    assert all({name: row[name] for name in row if name != "cache"} in blocks for row in without)  # written once
+    blocks = {(row["policy"], row["k_block"], row["steps"]): row for row in _found(root, "blocks")}
+    for row in rows:
+        if row["cache"] == "none":  # written once
+            same = blocks[row["policy"], row["k_block"], row["steps"]]
+            assert all(row[name] == same[name] for name in ("sound", "parses", "lines", "remasks", "seconds"))
+            assert row["gain"] == 0
+
+
+def _found(root: Path, result: str) -> list[dict[str, Any]]:
+    return json.loads((root / "results" / f"{result}.json").read_text())["rows"]
 
 
 def test_tasks_are_run(root: Path) -> None:

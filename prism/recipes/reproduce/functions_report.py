@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -287,6 +288,25 @@ def _training(found: dict[str, Result], results: Path) -> str:
     return f"## Training\n\n{table(['model', 'step chosen', 'held-out loss', 'seconds'], lines)}"
 
 
+def _corpus(found: dict[str, Result], results: Path) -> str:
+    if "corpus" not in found:
+        return ""
+    told = found["corpus"]
+    packages, functions = Counter[str](), Counter[str]()
+    for about in told["packages"].values():
+        packages[about["licence"]] += 1
+        functions[about["licence"]] += about["functions"]
+    lines = [[licence, count, f"{functions[licence]:,}"] for licence, count in packages.most_common()]
+    sides = ", ".join(f"{split['functions']:,} for {side}" for side, split in told["splits"].items())
+    dropped = ", ".join(f"{count:,} {why}" for why, count in told["dropped"].items())
+    about = (
+        f"{len(told['packages']):,} packages, each on one side ({sides} functions); {len(told['left_out']):,} were left out because "
+        f"their metadata names no permissive licence. Dropped as like another or a published solution: {dropped}. Packages, "
+        "versions and licences, one by one: [corpus.json](corpus.json)."
+    )
+    return f"## Whose functions they are\n\n{about}\n\n{table(['licence', 'packages', 'functions'], lines)}"
+
+
 SECTIONS: tuple[Section, ...] = (
     _rivals,
     _methods,
@@ -299,4 +319,5 @@ SECTIONS: tuple[Section, ...] = (
     _corrections,
     _transfer,
     _training,
+    _corpus,
 )

@@ -35,10 +35,16 @@ def contenders(study: FunctionsStudy) -> tuple[Sampling, ...]:
 def training(study: FunctionsStudy) -> dict[str, Any]:
     """How the models learnt, and what was chosen."""
     paths = (study.pretrained(), study.conditioned(), study.tuned(), study.tuned(at_random=True))
-    return {
-        "models": {path.parent.name: study.workshop.story(path) for path in paths},
-        "corpus": study.corpus.manifest["splits"],
+    return {"models": {path.parent.name: study.workshop.story(path) for path in paths}}
+
+
+def corpus(study: FunctionsStudy) -> dict[str, Any]:
+    """Whose functions they are: packages, versions and licences."""
+    manifest, told = study.corpus.manifest, ("version", "licence", "side", "functions")
+    packages = {
+        name: {part: about[part] for part in told} for name, about in manifest["packages"].items() if about["functions"]
     }
+    return {**{part: manifest[part] for part in ("splits", "found", "dropped", "left_out")}, "packages": packages}
 
 
 def originals(study: FunctionsStudy) -> dict[str, Any]:
@@ -223,6 +229,7 @@ def _record(clock: Stopwatch, study: FunctionsStudy, path: Path) -> Any:
 def results_of(study: FunctionsStudy) -> dict[str, Callable[[FunctionsStudy], dict[str, Any]]]:
     """All results by the name of their file."""
     return {
+        "corpus": corpus,
         "training": training,
         "originals": originals,
         **{f"methods_{steps}": methods(steps) for steps in study.scale.steps},
