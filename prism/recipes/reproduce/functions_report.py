@@ -300,8 +300,8 @@ def _corpus(found: dict[str, Result], results: Path) -> str:
     sides = ", ".join(f"{split['functions']:,} for {side}" for side, split in told["splits"].items())
     dropped = ", ".join(f"{count:,} {why}" for why, count in told["dropped"].items())
     about = (
-        f"{len(told['packages']):,} packages, each on one side ({sides} functions); {len(told['left_out']):,} were left out because "
-        f"their metadata names no permissive licence. Dropped as like another or a published solution: {dropped}. Packages, "
+        f"{len(told['packages']):,} packages, each on one side ({sides} functions); {len(told['left_out']):,} were left out, "
+        f"whose metadata names no permissive licence. Dropped as like another or a published solution: {dropped}. Packages, "
         "versions and licences, one by one: [corpus.json](corpus.json)."
     )
     return f"## Whose functions they are\n\n{about}\n\n{table(['licence', 'packages', 'functions'], lines)}"
