@@ -8,6 +8,7 @@ something.
 from __future__ import annotations
 
 import ast
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -164,6 +165,7 @@ class Jury:
 
     def __init__(self, workers: int) -> None:
         self.workers, self._pool = workers, helpers(workers, __name__)
+        weakref.finalize(self, self._pool.shutdown)  # at once: at the end of Python it may find its pipes half closed
 
     def call(self, functions: Sequence[Function], bodies: Sequence[str], cost: Cost | None = None) -> Judging:
         """To judge these bodies; does not wait."""

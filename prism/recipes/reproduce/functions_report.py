@@ -300,7 +300,7 @@ def _corpus(found: dict[str, Result], results: Path) -> str:
     sides = ", ".join(f"{split['functions']:,} for {side}" for side, split in told["splits"].items())
     dropped = ", ".join(f"{count:,} {why}" for why, count in told["dropped"].items())
     about = (
-        f"{len(told['packages']):,} packages, each on one side ({sides} functions); {len(told['left_out']):,} were left out, "
+        f"{len(told['packages']):,} packages, each on one side (functions: {sides}); {len(told['left_out']):,} were left out, "
         f"whose metadata names no permissive licence. Dropped as like another or a published solution: {dropped}. Packages, "
         "versions and licences, one by one: [corpus.json](corpus.json)."
     )
