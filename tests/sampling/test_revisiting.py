@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from test_llama import VOCABULARY, both_ways
+from test_cached import MASK, prompts  # three rows of four blocks, three and two
+from test_llama import both_ways
 
 import prism
 from prism.models.cached import Cached
 from prism.sampling.policies.revisiting import Revisiting
 from prism.state import State, Step
 
-MASK = 3
 PAIR = prism.Pair(prism.Counted(prism.Margin()), prism.LowQuality(prism.Centred(2)))
 POLICY = Revisiting(PAIR, 2)
 SURE = Revisiting(prism.Pair(prism.Threshold(0.02), prism.LowQuality(prism.Centred(1))), 2)
@@ -25,15 +25,6 @@ def model() -> prism.PrismModel:
     for weight in judged.quality_head.parameters():
         torch.nn.init.normal_(weight, std=0.3, generator=torch.Generator().manual_seed(weight.numel()))
     return judged.double().eval()
-
-
-def prompts() -> State:
-    """Unequal prompts, a gap to be filled, a padded row: three rows of four blocks, three and two."""
-    tokens = torch.randint(4, VOCABULARY, (3, 20), generator=torch.Generator().manual_seed(0))
-    tokens[0, 5:] = MASK
-    tokens[1, 9:] = MASK
-    tokens[2, 2:4] = tokens[2, 12:18] = MASK
-    return prism.start(tokens, MASK, lengths=torch.tensor([20, 20, 18]))
 
 
 def steps(policy: prism.Policy, state: State | None = None, **options: Any) -> list[Step]:
