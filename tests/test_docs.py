@@ -92,7 +92,7 @@ def test_text_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for name in ("smollm2", "gpt2-large"):
         theirs("llama", vocab_size=vocabulary_size(tokenizer)).save_pretrained(name)
         tokenizer.save_pretrained(name)
-    assert run_commands("Bring your own text") == ["tokenize", "pretrain", "finetune", "sample"]
+    assert run_commands("Bring your own text") == ["tokenize", "pretrain", "finetune", "sample", "evaluate"]
     assert len(prism.Corpus.load(Path("tokens")).train) > 100
     assert run_commands("Begin with a causal model") == ["tokenize", "adapt", "evaluate"]
     assert len(Path("samples.jsonl").read_text().splitlines()) == 3
@@ -110,7 +110,7 @@ def test_known_truth_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "finetune": f"--head_heads 2 {fewer}",
         "evaluate": "--samples 3 --steps 3",
     }
-    commands = ["corpus", "pretrain", "finetune", "evaluate", "evaluate"]
+    commands = ["corpus", "pretrain", "finetune", "evaluate", "evaluate", "evaluate"]
     assert run_commands("The commands", page, smaller) == commands
     assert len(Path("samples.jsonl").read_text().splitlines()) == 3
 

@@ -11,6 +11,7 @@ from typing import Any, get_origin, get_type_hints
 
 import jsonargparse
 
+from prism.cli.calibration import EvaluateCalibration
 from prism.cli.cite import Cite
 from prism.cli.code import CompareCode, EvaluateCode
 from prism.cli.command import Command, embedded_for
@@ -48,6 +49,7 @@ COMMANDS: dict[str, type[Command] | dict[str, type[Command]]] = {
         "code": EvaluateCode,
         "text": EvaluateText,
         "known-truth": EvaluateKnownTruth,
+        "calibration": EvaluateCalibration,
         "harness": EvaluateHarness,
     },
     "compare": {"sudoku": CompareSudoku, "code": CompareCode},

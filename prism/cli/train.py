@@ -61,6 +61,8 @@ class _Corpus:
     """Sequences kept apart to measure the loss on; of text, sequences of the validation documents."""
     length: int = 1024
     """Text and conversations: tokens of a sequence."""
+    ends: bool = False
+    """Text: put every sequence between two end-of-text tokens, as MDLM's checkpoints learnt it."""
 
     def read(self, seed: int, vocab_size: int | None = None) -> _Material:
         """`vocab_size` is that of the model, if there is one."""
@@ -97,16 +99,17 @@ class _Corpus:
             raise ValueError(
                 f"{self.data} has {corpus.recipe.vocab_size:,} token ids; the model knows 0..{vocab_size - 1}."
             )
-        there = len(corpus.validation) // self.length
+        tokenizer = load_tokenizer(corpus.folder / "tokenizer")
+        corpus.check_tokenizer(fingerprint(tokenizer), "the one beside it")
+        end = end_of_text(tokenizer) if self.ends else None
+        examples = TextWindows(corpus.train, self.length, seed, end=end)
+        there = len(corpus.validation) // (self.length - 2 * self.ends)
         if there < self.held_out:
             raise ValueError(
                 f"{self.data} has {there} sequences of --length {self.length} to validate on, less than --held_out "
                 f"{self.held_out}; lower either, or tokenize with a larger --validation."
             )
-        examples = TextWindows(corpus.train, self.length, seed)
-        held_out = TextWindows(corpus.validation, self.length).read(range(self.held_out))
-        tokenizer = load_tokenizer(corpus.folder / "tokenizer")
-        corpus.check_tokenizer(fingerprint(tokenizer), "the one beside it")
+        held_out = TextWindows(corpus.validation, self.length, end=end).read(range(self.held_out))
         tokenizer = with_mask(tokenizer)
         vocab_size = vocab_size or vocabulary_size(tokenizer)
         text = _Text(corpus, tokenizer)
@@ -149,6 +152,8 @@ class _Run(_Corpus, TrainingOptions, Command):
     def check(self) -> None:
         super().check()
         check_folder("--output", self.output)
+        if self.ends and not Path(self.data).is_dir():
+            raise ValueError(f"--ends: only text has ends, a folder of prism tokenize, and not --data {self.data}.")
 
     def fit(
         self,

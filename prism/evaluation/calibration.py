@@ -13,10 +13,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from prism.losses.masking import Batch
+from prism.losses.prism import PrismLoss
 from prism.noise import Noise, Purpose
 from prism.sampling.loop import Denoiser
 from prism.sampling.policy import lowest
-from prism.state import Mask, Scores, State, Step, Tokens
+from prism.state import Mask, Scores, State, Step, Tokens, start
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,18 @@ class Judgements:
     filled: Float[np.ndarray, " n"]
     """The committed fraction of the sequence at that moment."""
     step: Int[np.ndarray, " n"]
+
+    def summary(self) -> dict[str, Any]:
+        """Quality against the likelihood it estimates, in all and in each fifth of the way from all masks to none, some of
+        which a short run may never have been in."""
+        by_time = [(low / 5 <= self.filled) & (self.filled < (low + 1) / 5 + (low == 4)) for low in range(5)]
+        parts = ("quality", "entropy", "likelihood")
+        return {
+            "tokens": len(self.quality),
+            "against_likelihood": reliability(self.quality, self.likelihood).summary(),
+            "by_fifth_filled": [reliability(self.quality[part], self.likelihood[part]).summary() for part in by_time],
+            "scatter": {part: np.round(getattr(self, part)[:2000], 4).tolist() for part in parts},
+        }
 
 
 class Witness:
@@ -149,6 +163,24 @@ def auroc(scores: Float[np.ndarray, " n"], positive: Bool[np.ndarray, " n"]) -> 
     _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
     rank = (np.cumsum(count) - (count - 1) / 2)[place]  # mean rank of every tie, from 1
     return float((rank[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+
+
+@torch.no_grad()
+def detection(model: Any, held_out: Batch, loss: PrismLoss) -> dict[str, Any]:
+    """True texts with some tokens drawn anew, as in training: whose score points at those that came out different?"""
+    noise = Noise.rows(99, len(held_out.tokens), device=held_out.tokens.device)
+    y, chosen = loss.drawn(model, held_out, model.facts.mask_id, noise)
+    second = model.predict(y)
+    right = (y == held_out.tokens)[chosen].cpu().numpy()
+    own = second.log_probabilities(chosen).gather(1, y[chosen][:, None])[:, 0].exp()
+    hidden = hidden_likelihood(model, start(y, model.facts.mask_id), chosen, batch=1024)
+    scores = {"quality": second.quality[chosen], "own": own, "likelihood": hidden}
+    return {
+        "tokens": len(right),
+        "right": float(right.mean()),
+        "auroc": {name: auroc(_numpy(score), right) for name, score in scores.items()},
+        "against_truth": reliability(_numpy(scores["quality"]), right).summary(),
+    }
 
 
 def _numpy(values: Scores | Float[Tensor, " n"]) -> np.ndarray:

@@ -42,6 +42,13 @@ reproduce known-truth | arguments are required: --truth
 reproduce wikipedia | arguments are required: --data, --base, --judge
 reproduce known-truth --truth nowhere.bin | nowhere.bin cannot be read
 evaluate text --texts nowhere.jsonl | nowhere.jsonl: no such file
+evaluate calibration --model {{m}}/plain | has no quality head to ask
+evaluate calibration --model {{m}}/words --samples 0 | --samples 0: must be at least 1
+evaluate calibration --model {{m}}/words --steps 1 | take at least 2
+evaluate calibration --model {{m}}/words --plot {{f}}/curve.txt | ends with .svg, .png or .pdf
+evaluate calibration --model {{m}}/words --data nowhere.npy | no such file
+evaluate calibration --model {{m}}/words --data {{f}}/large.npy | the model knows 0..6
+evaluate calibration --model {{m}}/words --data {{f}}/rows.npy --length 8 | sequences of 12 tokens, not 8
 reproduce functions --data {{o}} | There is no folder
 reproduce functions --data {{f}} | manifest.json
 reproduce functions --data {{f}} --scale paper | choose from full, small, tiny
@@ -53,6 +60,7 @@ functions --output {{f}}/empty.txt --packages {{f}} | that is a file
 functions --output {{o}} --tokenizer {{f}}/words | There is no folder
 functions --output {{o}} --tokenizer {{f}}/words --vocabulary 400 | give either, not both
 functions --output {{o}} --packages {{f}} --vocabulary 8 | take 258 or more
+{PRETRAIN} --ends true | only text has ends
 {EVALUATE} --stpes 3 | did you mean '--steps'
 {EVALUATE} --polcy prism | did you mean '--policy'
 {EVALUATE} --sed 3 | did you mean '--seed'

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import prism
-from prism.evaluation.calibration import Witness, auroc, hidden_likelihood, reliability
+from prism.evaluation.calibration import Witness, auroc, detection, hidden_likelihood, reliability
+from prism.losses.masking import Batch
 
 
 def watched(every: int = 1) -> Witness:
@@ -26,6 +27,23 @@ def test_the_oracles_quality_is_its_hidden_likelihood() -> None:
     assert reliability(seen.quality, seen.likelihood).error < 1e-6
     assert set((5 * seen.filled).round().astype(int)) == {1, 2, 3, 4}
     assert len(watched(every=2).judgements().quality) < len(seen.quality)
+
+
+def test_a_summary_tells_of_every_fifth() -> None:
+    told = watched(every=4).judgements().summary()  # before the first step nothing is written, before the fifth 4 of 5
+    assert [sum(curve["count"]) for curve in told["by_fifth_filled"]] == [0, 0, 0, 0, told["tokens"]]
+    assert told["against_likelihood"]["ece"] < 1e-6
+
+
+def test_an_oracle_knows_which_tokens_were_drawn_wrong() -> None:
+    """Proposition 1: with one token drawn into a true text, the oracle's quality is the probability that it is right."""
+    oracle = prism.Oracle.random(3, 5, seed=2)
+    texts = oracle.draw(torch.rand(4000, generator=torch.Generator().manual_seed(0)))
+    found = detection(oracle, Batch(texts), prism.PrismLoss(k=1))
+    assert found["against_truth"]["ece"] < 0.03
+    assert found["auroc"]["quality"] == pytest.approx(found["auroc"]["likelihood"])
+    assert found["auroc"]["quality"] > 0.75
+    assert 0.4 < found["right"] < 0.6
 
 
 def test_hidden_likelihood_hides_one_token_at_a_time() -> None:

@@ -118,24 +118,37 @@ def knowledge(found: dict[str, Result], results: Path) -> str:
     """What a study of text found with `knowledge_of`."""
     if "knowledge" not in found:
         return ""
-    result = found["knowledge"]
-    with Figure(results / "knowledge.svg", 3) as axes:
-        run = result["runs"]["vanilla"]
-        for number, curve in enumerate(run["by_fifth_filled"]):
-            shade = str(0.8 - 0.2 * number)
-            label = f"{20 * number}–{20 * number + 20} % written, ECE {curve['ece']:.3f}"
-            axes[0].plot(curve["predicted"], curve["observed"], ".-", color=shade, label=label)
-        axes[0].set(title="without remasking", xlabel="quality", ylabel="f(token | rest)")
-        curve = result["detection"]["against_truth"]
-        axes[1].plot(curve["predicted"], curve["observed"], ".-", color="tab:red", label=f"ECE {curve['ece']:.3f}")
-        axes[1].set(title="tokens drawn into true texts", xlabel="quality", ylabel="share that are the text's own")
-        for ax in axes[:2]:
+    knowledge_figure(found["knowledge"], results / "knowledge.svg")
+    return f"## Does the head know?\n\n![calibration](knowledge.svg)\n\n{knowledge_table(found['knowledge'])}"
+
+
+def knowledge_figure(result: Result, path: Path) -> None:
+    """Of the first run: reliability by time, and quality beside entropy; between them, where true texts were at hand,
+    reliability on tokens drawn into those."""
+    method, run = next(iter(result["runs"].items()))
+    drawn = result.get("detection")
+    with Figure(path, 2 if drawn is None else 3) as axes:
+        for number, (name, curve) in enumerate(fifths(run)):
+            label = f"{name} written, ECE {curve['ece']:.3f}"
+            axes[0].plot(curve["predicted"], curve["observed"], ".-", color=str(0.8 - 0.2 * number), label=label)
+        title = "without remasking" if method == "vanilla" else f"while {method} writes"
+        axes[0].set(title=title, xlabel="quality", ylabel="f(token | rest)")
+        if drawn is not None:
+            curve = drawn["against_truth"]
+            axes[1].plot(curve["predicted"], curve["observed"], ".-", color="tab:red", label=f"ECE {curve['ece']:.3f}")
+            axes[1].set(title="tokens drawn into true texts", xlabel="quality", ylabel="share that are the text's own")
+        for ax in axes[:-1]:
             ax.plot([0, 1], [0, 1], ":", color="0.7")
             ax.legend(fontsize=6)
         scatter = run["scatter"]
-        axes[2].scatter(scatter["quality"], scatter["entropy"], s=2, alpha=0.4, color="tab:red")
-        axes[2].set(title="quality and entropy", xlabel="quality", ylabel="entropy of f, nats")
-    return f"## Does the head know?\n\n![calibration](knowledge.svg)\n\n{knowledge_table(result)}"
+        axes[-1].scatter(scatter["quality"], scatter["entropy"], s=2, alpha=0.4, color="tab:red")
+        axes[-1].set(title="quality and entropy", xlabel="quality", ylabel="entropy of f, nats")
+
+
+def fifths(run: Result) -> list[tuple[str, Result]]:
+    """Of the way from all masks to none: those the run had tokens in, by name."""
+    named = [(f"{20 * n}–{20 * n + 20} %", curve) for n, curve in enumerate(run["by_fifth_filled"])]
+    return [(name, curve) for name, curve in named if curve["count"]]
 
 
 def knowledge_table(result: Result) -> str:
@@ -145,7 +158,7 @@ def knowledge_table(result: Result) -> str:
         [
             name,
             f"{run['against_likelihood']['ece']:.3f}",
-            ", ".join(f"{curve['ece']:.3f}" for curve in run["by_fifth_filled"]),
+            ", ".join(f"{curve['ece']:.3f}" if curve["count"] else "–" for curve in run["by_fifth_filled"]),
             run["tokens"],
         ]
         for name, run in result["runs"].items()

@@ -12,7 +12,7 @@ from prism.evaluation.mauve import require_mauve
 from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.statistics import difference
 from prism.evaluation.text import TextRun, figure
-from prism.recipes.reproduce.knowledge import knowledge_of
+from prism.recipes.knowledge import knowledge_of
 from prism.recipes.reproduce.stories import AT_RANDOM, TRUTH_SEED, VARIANTS, StoriesStudy
 from prism.recipes.reproduce.strengths import best_of, counted, prism, training_free, with_steps
 from prism.recipes.reproduce.texts import about, mauve_of, mauve_rows, runs_so_far

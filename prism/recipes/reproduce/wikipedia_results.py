@@ -14,8 +14,8 @@ from prism.evaluation.mauve import require_mauve
 from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.samples import Written
 from prism.evaluation.text import diversity
+from prism.recipes.knowledge import knowledge_of
 from prism.recipes.reproduce import strengths
-from prism.recipes.reproduce.knowledge import knowledge_of
 from prism.recipes.reproduce.strengths import best_of, counted, with_steps
 from prism.recipes.reproduce.texts import about, figures, mauve_of, mauve_rows
 from prism.recipes.reproduce.wikipedia import MAIN, VARIANTS, WikipediaStudy
