@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import groupby
@@ -85,6 +85,18 @@ class Written:
 
 
 @dataclass(frozen=True)
+class Progress:
+    """A step of the loop on some of the texts, and what came of it."""
+
+    numbers: tuple[int, ...]
+    """Which prompt each row of the step belongs to. One whose text is over may stay a while, and no longer matters."""
+    step: Step | None
+    """None where steps are recorded, of which nothing can be seen but the end."""
+    over: dict[int, Written]
+    """The texts that are over with this step, by the number of their prompt."""
+
+
+@dataclass(frozen=True)
 class Writer:
     """A model, a tokenizer and a policy, ready to write. Texts come back in the order of their prompts.
 
@@ -95,7 +107,7 @@ class Writer:
     **Other arguments.** A text is over with the block in which it comes to its end (`eos`) or to one of the strings of `stop`,
     which is cut off. Once half of a batch is over the rest goes on without it. Pass a `Cached` model to compute less. On a GPU
     a small batch spends more time on saying what to compute than on computing: `recorded` steps are said once (`Prepared`), for
-    each shape of a batch anew. Steps that somebody watches, or a model that cannot be prepared, are taken one by one.
+    each shape of a batch anew; those of a model that cannot be prepared are taken one by one all the same.
     """
 
     model: Model
@@ -131,29 +143,24 @@ class Writer:
         """Answers to conversations, in the tokenizer's chat template."""
         return self([self.writing.chat(messages) for messages in conversations], noise)
 
-    def __call__(
-        self,
-        prompts: Sequence[list[int]],
-        noise: Noise | None = None,
-        watch: Callable[[Step], object] | None = None,
-    ) -> list[Written]:
-        """Completions of prompts given as tokens; `noise` has a row for each, `watch` sees every step of the loop."""
-        found = dict(self.each(prompts, noise, watch))
+    def __call__(self, prompts: Sequence[list[int]], noise: Noise | None = None) -> list[Written]:
+        """Completions of prompts given as tokens; `noise` has a row for each."""
+        found = dict(self.each(prompts, noise))
         return [found[number] for number in range(len(prompts))]
 
-    def each(
-        self,
-        prompts: Sequence[list[int]],
-        noise: Noise | None = None,
-        watch: Callable[[Step], object] | None = None,
-    ) -> Iterator[tuple[int, Written]]:
-        """The number of each prompt and its completion, as soon as it is over; `watch` sees every step of the loop."""
+    def each(self, prompts: Sequence[list[int]], noise: Noise | None = None) -> Iterator[tuple[int, Written]]:
+        """The number of each prompt and its completion, as soon as it is over."""
+        for progress in self.steps_of(prompts, noise):
+            yield from progress.over.items()
+
+    def steps_of(self, prompts: Sequence[list[int]], noise: Noise | None = None) -> Iterator[Progress]:
+        """Every step of the loop, for whoever shows texts while they are written: a terminal, a page, a stream."""
         noise = noise or Noise.rows(0, len(prompts), device=self.device)
         if len(noise.keys) != len(prompts):
             raise ValueError(f"The noise is for {len(noise.keys)} rows and there are {len(prompts)} prompts.")
         for numbers in self._batches(prompts):
             texts = [self._text(number, prompts[number]) for number in numbers]
-            yield from self._write(texts, Noise(noise.keys[torch.tensor(numbers, device=noise.keys.device)]), watch)
+            yield from self._write(texts, Noise(noise.keys[torch.tensor(numbers, device=noise.keys.device)]))
 
     def _text(self, number: int, prompt: list[int]) -> _Text:
         mask = self.model.facts.mask_id
@@ -172,28 +179,28 @@ class Writer:
             numbers = list(alike)
             yield from (numbers[first : first + self.batch] for first in range(0, len(numbers), self.batch))
 
-    def _write(
-        self, texts: list[_Text], noise: Noise, watch: Callable[[Step], object] | None
-    ) -> Iterator[tuple[int, Written]]:
+    def _write(self, texts: list[_Text], noise: Noise) -> Iterator[Progress]:
         clock, state = time.perf_counter(), self._start(texts)
         steps = self.steps if self.steps is not None else int((~state.frozen).sum(1).max())
         schedule = self.schedule or self.policy.schedule
         while texts:
             plan = Plan.of(state, self.policy, steps, schedule, self.block)
             model = _Barring.of(self.model, state, self.writing.ends, self.eos.least)
-            going = list(range(len(texts)))
-            for after, passes, taken_back in self._steps(model, state, steps, noise, watch):
+            going, numbers = list(range(len(texts))), tuple(text.number for text in texts)
+            for step, after, passes, taken_back in self._steps(model, state, steps, noise):
+                over: dict[int, Written] = {}
                 settled = plan.settled(after.step) & ~state.frozen
                 counts = settled.sum(1).tolist()
                 for place in [place for place in going if counts[place] > texts[place].settled]:
                     text = texts[place]
                     text.settled = counts[place]
-                    over = self._over(text, after.tokens[place], settled[place])
-                    if over is not None:
+                    found = self._over(text, after.tokens[place], settled[place])
+                    if found is not None:
                         going.remove(place)
                         forwards, remasks = int(passes[place]), int(taken_back[place])
                         spent = text.forwards + forwards, text.remasks + remasks, time.perf_counter() - clock
-                        yield text.number, Written(text.prompt, *over, *spent)
+                        over[text.number] = Written(text.prompt, *found, *spent)
+                yield Progress(numbers, step, over)
                 if 2 * len(going) <= len(texts):
                     break
             for place in going:
@@ -203,23 +210,21 @@ class Writer:
             texts, state, noise = [texts[place] for place in going], after.rows(rest), Noise(noise.keys[rest])
 
     def _steps(
-        self, model: Denoiser, state: State, steps: int, noise: Noise, watch: Callable[[Step], object] | None
-    ) -> Iterator[tuple[State, Counts, Counts]]:
-        """After every step where the texts stand, their forward passes and what was taken back."""
+        self, model: Denoiser, state: State, steps: int, noise: Noise
+    ) -> Iterator[tuple[Step | None, State, Counts, Counts]]:
+        """Every step that can be seen, where the texts stand after it, their forward passes and what was taken back."""
         settings: dict[str, Any] = {
             "steps": steps,
             "draw": self.draw,
             "schedule": self.schedule or self.policy.schedule,
             "block": self.block,
         }
-        if self.recorded and watch is None and Prepared.serves(model):
+        if self.recorded and Prepared.serves(model):
             for done in Prepared(model, self.policy, **settings).each(state, noise):
-                yield done.state, done.forwards, done.remasks
+                yield None, done.state, done.forwards, done.remasks
             return
         for step in sample(model, state, self.policy, noise=noise, **settings):
-            if watch is not None:
-                watch(step)
-            yield step.after, step.forwards, step.remasks
+            yield step, step.after, step.forwards, step.remasks
 
     def _start(self, texts: list[_Text]) -> State:
         facts, longest = self.model.facts, max(len(text.canvas) for text in texts)

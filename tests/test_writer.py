@@ -291,12 +291,28 @@ def test_chat(text: Text) -> None:
         replace(writer, writing=Numbers(30)).chat([[{"role": "user", "content": "hi"}]])
 
 
-def test_texts_come_as_they_are_done_and_steps_can_be_watched(text: Text) -> None:
-    steps: list[prism.Step] = []
+def test_texts_come_as_they_are_done(text: Text) -> None:
     writer = Writer(Speller(1), text, PLAIN, new_tokens=4, batch=1)
-    numbers = [number for number, _ in writer.each([ids("ab"), ids("a"), ids("abc")], watch=steps.append)]
-    assert numbers == [1, 0, 2]  # short prompts first
-    assert len(steps) == 12
+    prompts = [ids("ab"), ids("a"), ids("abc")]
+    assert [number for number, _ in writer.each(prompts)] == [1, 0, 2]  # short prompts first
+    assert len(list(writer.steps_of(prompts))) == 12
+
+
+def test_every_step_says_whose_its_rows_are(text: Text) -> None:
+    """Also where prompts are sorted, and where the batch has shrunk; what is over was written by those very steps."""
+    prompts = PROMPTS[:4]
+    writer = Writer(model(), text, PRISM, new_tokens=16, block=4, stop=("vm", "e", "k"), batch=4)
+    steps = list(writer.steps_of(prompts, Noise.rows(0, 4)))
+    assert len({len(progress.numbers) for progress in steps}) > 1
+    for progress in steps:
+        assert progress.step is not None
+        for number, row in zip(progress.numbers, progress.step.after.tokens.tolist(), strict=True):
+            assert row[: len(prompts[number])] == prompts[number]
+            if number in progress.over:
+                sequence = progress.over[number].sequence
+                assert row[: len(sequence)] == sequence
+    over = {number: found for progress in steps for number, found in progress.over.items()}
+    assert all(map(same, writer(prompts, Noise.rows(0, 4)), (over[number] for number in range(4))))
 
 
 def test_what_cannot_be_is_refused(text: Text) -> None:

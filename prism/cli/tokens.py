@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -20,7 +19,7 @@ from prism.cli.command import (
     show_record,
     warn_of_length,
 )
-from prism.cli.words import painted, watching
+from prism.cli.words import painted, shown
 from prism.data import sudoku
 from prism.data.writing import Board, Writing
 from prism.evaluation.record import Stopwatch, plain
@@ -86,8 +85,11 @@ class Sample(WithCorrector, TextSampling, Command):
         noise = Noise.rows(self.seed, self.count, device=device)
         watched = console.is_terminal and not self.recorded if self.watch is None else self.watch
         ends = writing.ends if writer.eos.stops and mask not in prompt else ()
-        with watching(writing, ends) if watched else nullcontext() as watch:
-            written = writer([prompt] * self.count, noise, watch)
+        steps = writer.steps_of([prompt] * self.count, noise)
+        over: dict[int, Written] = {}
+        for progress in shown(steps, writing, ends) if watched else steps:
+            over |= progress.over
+        written = [over[number] for number in range(self.count)]
         texts, qualities = [], []
         for found in written:
             quality = self._show(model, writing, found)

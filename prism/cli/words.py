@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 
 from rich.console import Group
 from rich.live import Live
@@ -14,6 +13,7 @@ from prism.cli.command import console
 from prism.cli.palette import quality_style
 from prism.data.writing import Writing
 from prism.state import Step
+from prism.writer import Progress
 
 BLANK = " ·"
 PACE = 0.05  # seconds a step stays on the screen at least
@@ -32,20 +32,22 @@ def _colour(piece: str, quality: float | None) -> str:
     return "" if quality is None or piece.isspace() else quality_style(quality)
 
 
-@contextmanager
-def watching(writing: Writing, ends: tuple[int, ...]) -> Iterator[Callable[[Step], None]]:
-    """Shows every step it is called with, and clears the screen of it at last."""
+def shown(steps: Iterable[Progress], writing: Writing, ends: tuple[int, ...]) -> Iterator[Progress]:
+    """The same steps, each on the screen for a moment, every text in its place; it is cleared of them at last."""
+    texts: dict[int, Text] = {}
+    over: set[int] = set()
     with Live(console=console, auto_refresh=False, transient=True) as live:
         due = 0.0
-
-        def show(step: Step) -> None:
-            nonlocal due
-            frames = [frame(step, row, writing, ends) for row in range(len(step.before.tokens))]
-            time.sleep(max(0.0, due - time.perf_counter()))
-            live.update(Group(*frames), refresh=True)
-            due = time.perf_counter() + PACE
-
-        yield show
+        for progress in steps:
+            if progress.step is not None:
+                for row, number in enumerate(progress.numbers):
+                    if number not in over:
+                        texts[number] = frame(progress.step, row, writing, ends)
+                over |= progress.over.keys()
+                time.sleep(max(0.0, due - time.perf_counter()))
+                live.update(Group(*(texts[number] for number in sorted(texts))), refresh=True)
+                due = time.perf_counter() + PACE
+            yield progress
 
 
 def frame(step: Step, row: int, writing: Writing, ends: tuple[int, ...] = ()) -> Text:

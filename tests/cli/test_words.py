@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +23,7 @@ from prism.noise import Noise
 from prism.recipes.sampling import Sampling
 from prism.sampling.loop import sample
 from prism.state import Step, start
+from prism.writer import End, Progress, Written
 
 PUZZLE = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 MASK = 6
@@ -116,6 +118,21 @@ def test_a_terminal_watches_unless_told_otherwise(models: Path, tmp_path: Path, 
         assert ("\x1b[1;9;31m" in said) == (number < 2)  # bold, struck out, red
         results.append(out.read_text().partition('"record"')[0])
     assert len(set(results)) == 1
+
+
+def test_every_text_stays_in_its_place(terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is over stands as it was, though its row goes on for a while; one that comes later may stand above it."""
+    run = steps("vanilla")
+    monkeypatch.setattr(words, "frame", lambda step, row, *_: Text(f"step {int(step.before.step[0])} row {row}"))
+    done = Written([], [], [], "", End.LENGTH, 1, 0, 0.0)
+    given = [Progress((1,), run[0], {}), Progress((1,), run[1], {1: done}), Progress((1, 0), run[2], {})]
+    assert list(words.shown(given, Numbers(7), ())) == given
+    assert re.findall(r"step \d row \d", terminal.getvalue())[:4] == [
+        "step 0 row 0",
+        "step 1 row 0",
+        "step 2 row 1",
+        "step 1 row 0",
+    ]
 
 
 def test_what_is_no_terminal_cannot_be_watched(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
