@@ -15,6 +15,7 @@ from prism.cli.command import (
     progress,
     require_head,
     show_record,
+    warn_of_idleness,
     warn_of_length,
 )
 from prism.data.code import Instruction, MbppSplit, Prompt, Published, Stripped, Task, load_tasks
@@ -79,6 +80,7 @@ class Generating(WithCorrector, TextSampling):
             if value < 1:
                 raise ValueError(f"{flag} {value}: must be at least 1.")
         self.check_length(self.new_tokens)
+        warn_of_idleness(self, self.new_tokens)
         if self.system is not None and not self.chat:
             raise ValueError("--system is part of a chat; give --chat true too.")
 

@@ -23,6 +23,7 @@ from prism.models.backbone import Backbone
 from prism.models.folding import for_sampling
 from prism.models.hub import folders, load_model
 from prism.models.judge import Judged
+from prism.recipes.sampling import Sampling
 from prism.sampling.policies import Method
 
 console = Console(
@@ -193,6 +194,12 @@ def warn_of_length(model: Any, tokens: int) -> None:
             f"{tokens} tokens are more than the {known} the model was trained for; expect little of the rest.",
             soft_wrap=True,
         )
+
+
+def warn_of_idleness(sampling: Sampling, free: int) -> None:
+    """Say so if a method that takes tokens back has no room to, the number being nobody's choice."""
+    if (why := sampling.idle(free)) is not None:
+        console.print(f"[yellow]{why}[/yellow]", soft_wrap=True)
 
 
 def require_head(model: Any, method: Method) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from torch.nn import Module
 
-from prism.cli.command import Command, WithModel, console, own_length, require_head, show_record
+from prism.cli.command import Command, WithModel, console, own_length, require_head, show_record, warn_of_idleness
 from prism.evaluation.record import Stopwatch, plain
 from prism.models.cached import Cached
 from prism.recipes.writing import TextSampling
@@ -36,6 +36,7 @@ class InHarness(WithModel, TextSampling):
         model = self.load()
         require_head(model, self.method())
         self.check_length(self.new_tokens)
+        warn_of_idleness(self, self.new_tokens)
         writer = self.build_writer(model, self.writing(model), self.new_tokens, self.torch_device())
         return HarnessModel(writer, length=own_length(model), samples=self.samples, seed=self.seed)
 

@@ -82,6 +82,8 @@ def parse(words: list[str]) -> Command:
     except UnicodeDecodeError as error:
         raise ValueError("--config: that is not a YAML file, it is not even text; name another.") from error
     found.pop("config", None)
+    for name, text in _said(rest, kind):
+        found[name] = text if found[name] is None else found[name]
     return kind(**parser.instantiate(found))
 
 
@@ -141,9 +143,14 @@ def _version() -> None:
     raise SystemExit(0)
 
 
+def _is_option(word: str) -> bool:
+    """Whether it names an option, and is not text that begins with dashes: --separator ---."""
+    return re.match("--[A-Za-z]|-h$", word) is not None
+
+
 def _underscored(word: str) -> str:
     """--top-k and --top_k are the same option."""
-    if not word.startswith("--"):
+    if not _is_option(word):
         return word
     name, equals, value = word[2:].partition("=")
     return f"--{name.replace('-', '_')}{equals}{value}"
@@ -157,14 +164,36 @@ def _harness(words: list[str]) -> list[str]:
 
 
 def _gathered(words: list[str], kind: type[Command]) -> list[str]:
-    """--input a b is --input ["a", "b"]: an option that holds several values takes them one after another."""
-    several, gathered = {f"--{name}" for name in _several(kind)}, list[str]()
+    """--input a b is --input ["a", "b"]: an option that holds several values takes them one after another. One that holds a
+    text is tied to it, which may begin with dashes."""
+    several, texts, gathered = _several(kind), _texts(kind), list[str]()
     while words:
         option, *words = words
-        values = list(takewhile(lambda word: not word.startswith("--"), words)) if option in several else []
-        words = words[len(values) :]
-        gathered += [option, *(values if not values or _is_list(values[0]) else [json.dumps(values)])]
+        name, equals, value = option[2:].partition("=") if _is_option(option) else ("", "", "")
+        if name in several and equals:
+            gathered.append(option if _is_list(value) else f"--{name}={json.dumps([value])}")
+        elif name in several:
+            values = list(takewhile(lambda word: not _is_option(word), words))
+            words = words[len(values) :]
+            gathered += [option, *(values if not values or _is_list(values[0]) else [json.dumps(values)])]
+        elif name in texts and not equals and words and not _is_option(words[0]):
+            gathered.append(f"{option}={words[0]}")
+            words = words[1:]
+        else:
+            gathered.append(option)
     return gathered
+
+
+def _texts(kind: type[Command]) -> set[str]:
+    """Its options that hold a text, or may."""
+    return {name for name, hint in get_type_hints(kind).items() if hint in (str, str | None)}
+
+
+def _said(words: list[str], kind: type[Command]) -> list[tuple[str, str]]:
+    """Options that hold a text, and that text as it stands: where there may be none, values are read as YAML, which finds
+    nothing in "---", "null" or "# a heading"."""
+    tied = (word[2:].partition("=") for word in words if _is_option(word) and "=" in word)
+    return [(name, value) for name, _, value in tied if name in _texts(kind)]
 
 
 def _several(kind: type[Command]) -> set[str]:

@@ -17,6 +17,7 @@ from prism.cli.command import (
     embedded_for,
     own_length,
     show_record,
+    warn_of_idleness,
     warn_of_length,
 )
 from prism.cli.words import painted, shown
@@ -80,6 +81,7 @@ class Sample(WithCorrector, TextSampling, Command):
             prompt = prompt + [mask] * self._room(model, prompt)
         room = prompt.count(mask) or self._room(model, prompt)
         self.check_length(room)
+        warn_of_idleness(self, room)
         warn_of_length(model, len(prompt) + (0 if mask in prompt else room))
         writer = self.build_writer(model, writing, room, device)
         noise = Noise.rows(self.seed, self.count, device=device)
@@ -175,9 +177,12 @@ class Score(WithModel, Command):
     def run(self) -> dict[str, Any]:
         clock, text = Stopwatch(), self._given()
         model = self.load()
+        if getattr(model, "quality_head", None) is None:
+            raise ValueError(f"{self.source()} has no quality head to ask; attach one with prism finetune.")
         writing = self.writing(model)
         tokens = torch.tensor([writing.read(text)], device=self.torch_device())
         there, known = tokens.shape[1], own_length(model)
+        warn_of_length(model, there)
         if known is not None and 2 * there < known:
             console.print(
                 f"{there} tokens are few for a model of sequences of {known}; its qualities may be no probabilities here."
@@ -210,7 +215,10 @@ class Score(WithModel, Command):
             raise ValueError("Give what to score with --text or with --file, one of them.")
         if self.file is not None and not self.file.is_file():
             raise ValueError(f"--file {self.file}: no such file.")
-        text = self.text if self.file is None else self.file.read_text(encoding="utf-8")
+        try:
+            text = self.text if self.file is None else self.file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"--file {self.file}: not text in UTF-8 ({error}); convert it first.") from error
         if text is None or not text.strip():
             raise ValueError("There is nothing to score: the text is empty.")
         return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -11,7 +12,16 @@ from typing import Any
 
 import torch
 
-from prism.cli.command import Command, check_folder, console, parameters, progress, show_record
+from prism.cli.command import (
+    Command,
+    check_folder,
+    console,
+    own_length,
+    parameters,
+    progress,
+    show_record,
+    warn_of_length,
+)
 from prism.data import sudoku
 from prism.data.conversations import Conversation, Conversations, Padding, encode
 from prism.data.shards import Corpus
@@ -19,6 +29,7 @@ from prism.data.text import end_of_text, fingerprint, load_tokenizer, vocabulary
 from prism.data.windows import TextWindows
 from prism.data.writing import TOKENIZER_FILES, has_tokenizer, load_rows
 from prism.evaluation.record import Stopwatch, plain
+from prism.evaluation.samples import weights_digest
 from prism.losses.denoising import DenoisingLoss
 from prism.losses.masking import Batch
 from prism.losses.prism import PrismLoss
@@ -43,6 +54,8 @@ from prism.training import Examples, Shuffled, calibrate, train, use_ema, whole_
 from prism.training.memory import Memory, estimate
 from prism.training.sharding import launched
 
+DEFAULT_LENGTH = 1024
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Corpus:
@@ -59,18 +72,27 @@ class _Corpus:
     """Sudoku: show every board under a fresh symmetry of the game each time."""
     held_out: int = 256
     """Sequences kept apart to measure the loss on; of text, sequences of the validation documents."""
-    length: int = 1024
-    """Text and conversations: tokens of a sequence."""
+    length: int | None = None
+    """Text and conversations: tokens of a sequence; 1024 if left out, or what the model was trained for if that is less."""
     ends: bool = False
     """Text: put every sequence between two end-of-text tokens, as MDLM's checkpoints learnt it."""
 
-    def read(self, seed: int, vocab_size: int | None = None) -> _Material:
-        """`vocab_size` is that of the model, if there is one."""
+    def tokens_of(self, own: int | None) -> int:
+        """Of a sequence, for a model that was trained for `own` of them, if it was trained and says so."""
+        length = min(own or DEFAULT_LENGTH, DEFAULT_LENGTH) if self.length is None else self.length
+        if length < 1:
+            raise ValueError(f"--length {length}: a sequence has at least 1 token.")
+        return length
+
+    def read(self, seed: int, vocab_size: int | None = None, own: int | None = None) -> _Material:
+        """`vocab_size` and `own`, the length it was trained for, are those of the model, if there is one."""
         if self.held_out < 1:
             raise ValueError(f"--held_out {self.held_out}: keep at least 1 sequence apart to measure the loss on.")
         if self.data == "sudoku":
             return self._boards(seed)
-        return self._text(seed, vocab_size) if Path(self.data).is_dir() else self._rows(seed, vocab_size)
+        if Path(self.data).is_dir():
+            return self._text(seed, vocab_size, self.tokens_of(own))
+        return self._rows(seed, vocab_size)
 
     def _boards(self, seed: int) -> _Material:
         if self.boards < 1:
@@ -91,9 +113,7 @@ class _Corpus:
         vocab_size = vocab_size or int(rows.max()) + 2
         return _Material(Shuffled(learn, seed=seed), Batch(aside), len(learn), vocab_size, mask_id=vocab_size - 1)
 
-    def _text(self, seed: int, vocab_size: int | None) -> _Material:
-        if self.length < 1:
-            raise ValueError(f"--length {self.length}: a sequence has at least 1 token.")
+    def _text(self, seed: int, vocab_size: int | None, length: int) -> _Material:
         corpus = Corpus.load(Path(self.data))
         if vocab_size is not None and corpus.recipe.vocab_size > vocab_size:
             raise ValueError(
@@ -102,14 +122,16 @@ class _Corpus:
         tokenizer = load_tokenizer(corpus.folder / "tokenizer")
         corpus.check_tokenizer(fingerprint(tokenizer), "the one beside it")
         end = end_of_text(tokenizer) if self.ends else None
-        examples = TextWindows(corpus.train, self.length, seed, end=end)
-        there = len(corpus.validation) // (self.length - 2 * self.ends)
+        if self.ends and length < 3:
+            raise ValueError(f"--length {length} leaves no room between two ends; take at least 3.")
+        there = len(corpus.validation) // (length - 2 * self.ends)
         if there < self.held_out:
             raise ValueError(
-                f"{self.data} has {there} sequences of --length {self.length} to validate on, less than --held_out "
+                f"{self.data} has {there} sequences of --length {length} to validate on, less than --held_out "
                 f"{self.held_out}; lower either, or tokenize with a larger --validation."
             )
-        held_out = TextWindows(corpus.validation, self.length, end=end).read(range(self.held_out))
+        examples = TextWindows(corpus.train, length, seed, end=end)
+        held_out = TextWindows(corpus.validation, length, end=end).read(range(self.held_out))
         tokenizer = with_mask(tokenizer)
         vocab_size = vocab_size or vocabulary_size(tokenizer)
         text = _Text(corpus, tokenizer)
@@ -139,6 +161,14 @@ class _Material:
     def length(self) -> int:
         return self.held_out.tokens.shape[1]
 
+    def digest(self) -> str:
+        """Tells this material from any other: how much it is, the first sequences to learn from, and those held out."""
+        digest = hashlib.sha256(f"{self.count} {self.vocab_size} {self.mask_id}".encode())
+        for batch in (self.examples.batch(range(8), torch.device("cpu")), self.held_out):
+            for part in (batch.tokens, batch.maskable, batch.attend):
+                digest.update(b"-" if part is None else f"{tuple(part.shape)}".encode() + part.cpu().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Run(_Corpus, TrainingOptions, Command):
@@ -163,7 +193,8 @@ class _Run(_Corpus, TrainingOptions, Command):
         each_step: Callable[[int], object] | None = None,
         notes: Mapping[str, Any] | None = None,
     ) -> _Fitted:
-        """Train, and take the averaged weights."""
+        """Train, and take the averaged weights. A run that is resumed must begin with the same weights and the same data."""
+        same = {"data": material.digest(), "first_weights": weights_digest(model)[:16]}
         learning = sum(p.numel() for p in model.parameters() if p.requires_grad)
         processes, shards = launched()
         rows, settings = max(1, self.batch // (processes * self.accumulate)), self.build_optimisation()
@@ -187,7 +218,7 @@ class _Run(_Corpus, TrainingOptions, Command):
             resume=self.resume,
             evaluate=held_out_loss(loss, material.held_out, at_once=rows),
             each_step=each_step,
-            notes=notes,
+            notes=same | dict(notes or {}),
             trackers=self.trackers,
         )
         if trained.has_ema:
@@ -330,7 +361,7 @@ class Adapt(MaskingOptions, _Run):
             raise ValueError("--data sudoku: boards are not text; name a folder of prism tokenize or a .npy file.")
         material = self.read(self.seed)
         model = self._start(material)
-        notes = {"model": self.model, "shifted": self.shifted, "widen": self.widen}
+        notes = {"shifted": self.shifted, "widen": self.widen}
         fitted = self.fit(model, loss, material, widening(model, self.widen), notes)
         model.future = 1.0  # also after a resumed run that had nothing left to do
         record = clock.record("adapt", self, seed=self.seed, model=model)
@@ -389,9 +420,10 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
         home = _home(packed=self.in_four_bits)
         backbone = load_backbone(source, dtype=self.base_dtype(), device=home, mask_id=self.mask_id)
         if found is None:
-            material = self.read(self.seed, backbone.facts.vocab_size)
+            material = self.read(self.seed, backbone.facts.vocab_size, own_length(backbone))
         else:
             material = self._conversations(found, backbone, beside)
+        warn_of_length(backbone, material.length)
         if material.text is not None and has_tokenizer(beside):
             material.text.corpus.check_tokenizer(fingerprint(load_tokenizer(beside)), f"that of {self.model}")
         if self.in_four_bits:
@@ -415,14 +447,15 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
             raise ValueError(
                 f"{self.model} has no tokenizer beside its weights, which conversations need; put one there."
             )
-        if self.length < 2:
-            raise ValueError(f"--length {self.length}: a prompt and its answer are at least 2 tokens.")
+        length = self.tokens_of(own_length(backbone))
+        if length < 2:
+            raise ValueError(f"--length {length}: a prompt and its answer are at least 2 tokens.")
         facts, tokenizer = backbone.facts, load_tokenizer(beside)
         with progress("conversations", len(found)) as report:
             encoded = encode(
                 found,
                 tokenizer,
-                length=self.length,
+                length=length,
                 too_long=self.build_too_long(),
                 mask_id=facts.mask_id,
                 vocab_size=facts.vocab_size,
@@ -431,17 +464,17 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
         source, kept = self.dataset or self.data, len(encoded.exchanges)
         if kept <= self.held_out:
             raise ValueError(
-                f"{source} has {len(found)} conversations, {encoded.dropped} of them longer than --length {self.length}; "
+                f"{source} has {len(found)} conversations, {encoded.dropped} of them longer than --length {length}; "
                 f"--held_out {self.held_out} leaves none to learn from."
             )
-        rows = Conversations(encoded.exchanges, self.length, end_of_text(tokenizer), self.build_padding(), self.seed)
+        rows = Conversations(encoded.exchanges, length, end_of_text(tokenizer), self.build_padding(), self.seed)
         learn, aside = rows.split(self.held_out, self.data_seed)
         answers = sum(len(exchange.tokens) - exchange.prompt for exchange in encoded.exchanges)
-        padding = sum(self.length - len(exchange.tokens) for exchange in encoded.exchanges)
+        padding = sum(length - len(exchange.tokens) for exchange in encoded.exchanges)
         learned = padding if rows.padding is Padding.LEARNED else 0
         console.print(
             f"{kept:,} conversations ({encoded.dropped:,} dropped and {encoded.truncated:,} cut short, being longer than "
-            f"{self.length} tokens); {answers:,} tokens of answers and {learned:,} of padding to learn"
+            f"{length} tokens); {answers:,} tokens of answers and {learned:,} of padding to learn"
         )
         return _Material(learn, aside.read(range(len(aside))), len(learn), facts.vocab_size, facts.mask_id)
 

@@ -17,7 +17,11 @@ from lm_eval.api.model import LM
 from prism.data.writing import Text
 from prism.evaluation.likelihood import Passage, likelihood_bounds
 from prism.noise import Noise
-from prism.writer import Writer, Written
+from prism.sampling.draw import Draw
+from prism.sampling.order import TopProbability
+from prism.sampling.policy import Pair
+from prism.sampling.unmask import Counted
+from prism.writer import Eos, Writer, Written
 
 
 class HarnessModel(LM):
@@ -47,9 +51,9 @@ class HarnessModel(LM):
         return [texts[number] for number in range(len(asked))]
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """The bound, and False: whether greedy decoding would write the text would cost a run for each."""
+        """The bound, and whether greedy decoding writes the very text, one token at a time, the surest first."""
         passages = [self._passage(*request.args) for request in requests]
-        found = [(bound, False) for bound in self._bounds(passages)]
+        found = list(zip(self._bounds(passages), self._greedy(passages), strict=True))
         for request, answer in zip(requests, found, strict=True):
             self.cache_hook.add_partial("loglikelihood", request.args, answer)
         return found
@@ -108,6 +112,17 @@ class HarnessModel(LM):
         firsts = range(length, len(tokens), half)
         rest = [Passage(tokens[first - (length - half) : first], tokens[first : first + half]) for first in firsts]
         return [Passage([], tokens[:length]), *rest]
+
+    def _greedy(self, passages: list[Passage]) -> list[bool]:
+        policy, draw = Pair(Counted(TopProbability())), Draw(temperature=0.0)
+        writer = replace(self.writer, policy=policy, draw=draw, steps=None, block=None, eos=Eos(stops=False), stop=())
+        same = [not passage.tokens for passage in passages]
+        for count in sorted({len(passage.tokens) for passage in passages if passage.tokens}):
+            mine = [number for number, passage in enumerate(passages) if len(passage.tokens) == count]
+            prompts = [passages[number].prompt for number in mine]
+            for place, found in replace(writer, new_tokens=count).each(prompts):
+                same[mine[place]] = found.tokens == passages[mine[place]].tokens
+        return same
 
     def _bounds(self, passages: list[Passage]) -> list[float]:
         writer = self.writer

@@ -144,7 +144,7 @@ class Sampling:
             return Centred(self.k_block)
         if self.eta is not None and "amount" in self.method().uses:
             return CappedBinomial(self.eta) if self.cap else Binomial(self.eta)
-        return Fixed(4 if self.k is None else self.k)
+        return self._fixed()
 
     def build_draw(self) -> Draw:
         return Draw(self.temperature, self.top_k, self.nucleus, self.keep_crossing)
@@ -157,17 +157,51 @@ class Sampling:
         for flag, value in (("--k", self.k), ("--k_block", self.k_block)):
             if value is not None and value > free:
                 raise ValueError(f"{flag} {value} is more than the {free} positions to generate; take a smaller one.")
+        if self.k is not None and not self.takes_back(free):
+            raise ValueError(f"--k {self.k}: {self._no_room(free)}")
         if self.k_block is not None:
             self._check_room(self.k_block, free)
 
-    def _check_room(self, k_block: int, free: int) -> None:
-        """A block takes back nothing at its first step and leaves no mask at its last; between them there must be room."""
+    def takes_back(self, free: int) -> bool:
+        """Whether the K of every step (--k) is taken back anywhere, of a method that has one: a block of L positions must have
+        between K + 1 and L - K - 1 tokens at some step."""
+        counted = "amount" in self.method().uses and self.k_block is None and self.eta is None
+        room = self._smallest_block(free) if counted and self.k != 0 else None
+        return room is None or self._fixed().held(*room, self.build_schedule() or Linear()) > 0
+
+    def idle(self, free: int) -> str | None:
+        """What to tell somebody who did not choose the K that nothing will come of; None where something will."""
+        return None if self.takes_back(free) else f"Nothing will be taken back: {self._no_room(free)}"
+
+    def _no_room(self, free: int) -> str:
+        room = self._smallest_block(free)
+        assert room is not None
+        schedule = self.build_schedule() or Linear()
+        most = next((k for k in range(self._fixed().k, 0, -1) if Fixed(k).held(*room, schedule)), 0)
+        fewer = f"--k {most} or less" if most else "more --steps"
+        return (
+            f"{room[1]} steps on {room[0]} positions never have more than {self._fixed().k} tokens and room for as many masks; "
+            f"take {fewer}, or a larger --block."
+        )
+
+    def _fixed(self) -> Fixed:
+        return Fixed(4 if self.k is None else self.k)
+
+    def _smallest_block(self, free: int) -> tuple[int, int] | None:
+        """Positions and steps of the full block that has the fewest; None where the loop will refuse them anyway."""
         size = min(self.block or free, free)
         steps = free if self.steps is None else self.steps
         if size < 1 or not -(-free // size) <= steps <= MOST_STEPS:
-            return  # the loop says so
+            return None
         blocks, full = -(-free // size), free // size
-        fewest = steps // blocks + (full <= steps % blocks)  # the first blocks take what does not divide
+        return size, steps // blocks + (full <= steps % blocks)  # the first blocks take what does not divide
+
+    def _check_room(self, k_block: int, free: int) -> None:
+        """A block takes back nothing at its first step and leaves no mask at its last; between them there must be room."""
+        room = self._smallest_block(free)
+        if room is None:
+            return
+        size, fewest = room
         schedule = self.build_schedule() or Linear()
 
         def fits(k: int) -> bool:

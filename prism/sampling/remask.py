@@ -46,6 +46,12 @@ class Fixed(Amount):
     def count(self, now: Moment) -> Counts:
         return _between(torch.full_like(now.budget.length, self.k), now)
 
+    def held(self, length: int, steps: int, schedule: Schedule) -> int:
+        """How many tokens a block of `length` positions takes back in `steps` steps that keep to the schedule."""
+        budget, committed = _kept_to(length, steps, schedule)
+        between = (self.k < committed) & (committed < length - self.k)
+        return int(torch.where(between, self.k, 0).minimum(budget.room).sum())
+
 
 @dataclass(frozen=True)
 class Binomial(Amount):
@@ -103,13 +109,16 @@ class Centred(Amount):
     def held(self, length: int, steps: int, schedule: Schedule) -> int:
         """How many of the K a block of `length` positions takes back in `steps` steps that keep to the schedule: none more at a
         step than are committed before it and than may be masked after it."""
-        times = even_times(steps)
-        alpha, every = schedule.alpha(times), torch.ones(steps, dtype=torch.long)
-        budget = Budget(
-            times[:-1], times[1:], alpha[:-1], alpha[1:], torch.arange(steps), steps * every, length * every
-        )
-        committed = torch.cat([torch.zeros(1, dtype=torch.long), budget.target[:-1]])
+        budget, committed = _kept_to(length, steps, schedule)
         return int(self._share(budget).minimum(committed).minimum(budget.room).sum())
+
+
+def _kept_to(length: int, steps: int, schedule: Schedule) -> tuple[Budget, Counts]:
+    """The steps of a block that keeps to the schedule, as rows of a batch, and how many tokens are committed before each."""
+    times = even_times(steps)
+    alpha, every = schedule.alpha(times), torch.ones(steps, dtype=torch.long)
+    budget = Budget(times[:-1], times[1:], alpha[:-1], alpha[1:], torch.arange(steps), steps * every, length * every)
+    return budget, torch.cat([torch.zeros(1, dtype=torch.long), budget.target[:-1]])
 
 
 @dataclass(frozen=True)

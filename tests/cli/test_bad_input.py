@@ -43,6 +43,9 @@ reproduce wikipedia | arguments are required: --data, --base, --judge
 reproduce known-truth --truth nowhere.bin | nowhere.bin cannot be read
 evaluate text --texts nowhere.jsonl | nowhere.jsonl: no such file
 evaluate calibration --model {{m}}/plain | has no quality head to ask
+score --model {{m}}/plain --text 53 | has no quality head to ask
+score --model {{m}}/sudoku --file {{f}}/bytes.txt | not text in UTF-8
+sample --model {{m}}/words --length 12 --block 4 --k 2 | take --k 1 or less
 evaluate calibration --model {{m}}/words --samples 0 | --samples 0: must be at least 1
 evaluate calibration --model {{m}}/words --steps 1 | take at least 2
 evaluate calibration --model {{m}}/words --plot {{f}}/curve.txt | ends with .svg, .png or .pdf

@@ -205,6 +205,42 @@ def test_help(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out
 
 
+@pytest.mark.parametrize("text", ["---", "-", "#", "# a heading", "~", "null", "1984", "a=b: c", "[DONE]", ""])
+def test_texts_are_taken_as_they_stand(text: str) -> None:
+    """And not as YAML, which finds nothing in some of them, nor as options, which some look like."""
+    from prism.cli.parser import parse
+
+    said = [
+        (["score", "--text"], "text"),
+        (["sample", "--prompt"], "prompt"),
+        (["sample", "--chat", "true", "--prompt", "x", "--system"], "system"),
+        (["tokenize", "--input", "x", "--tokenizer", "y", "--output", "z", "--separator"], "separator"),
+    ]
+    for words, name in said:
+        assert getattr(parse([*words, text]), name) == text
+        assert getattr(parse([*words[:-1], f"{words[-1]}={text}"]), name) == text
+    assert parse(["sample", "--stop", text, "END", "--k", "2"]).stop == (text, "END")
+    assert parse(["sample", f"--stop={text}", "--k", "2"]).stop == (text,)
+
+
+def test_a_run_is_resumed_with_what_it_began_with(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["--hidden_size", "16", "--layers", "1", "--heads", "2"]
+    one, other, tuned = tmp_path / "one", tmp_path / "other", tmp_path / "tuned"
+    assert run("pretrain", "--output", one, *small, *FAST) == 0
+    assert run("pretrain", "--output", other, *small, *FAST, "--seed", "1") == 0
+    for changed in (["--data_seed", "1"], ["--boards", "25"], ["--augment", "false"], ["--held_out", "7"]):
+        capsys.readouterr()
+        assert run("pretrain", "--output", one, *small, *FAST, *changed, "--resume", "true") == 2
+        assert "was begun with data=" in capsys.readouterr().err
+    head = ["--output", tuned, "--tune_backbone", "false", "--regulariser", "0"]
+    assert run("finetune", "--model", one, *head, *FAST) == 0
+    assert run("finetune", "--model", other, *head, *FAST, "--resume", "true") == 2
+    assert "was begun with first_weights=" in capsys.readouterr().err
+    assert run("finetune", "--model", one, *head, *FAST, "--resume", "true") == 0
+
+
 def test_every_option_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
     from prism.cli.parser import COMMANDS, _parser
 

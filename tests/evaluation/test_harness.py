@@ -147,6 +147,25 @@ def test_likelihoods_are_the_bounds(harness: Any) -> None:
     assert all(bound < 0 and math.isfinite(bound) for bound, _ in found)
 
 
+def test_what_greedy_decoding_writes_is_known(harness: Any) -> None:
+    """Of two texts as long, the one it writes and another; a mask at a time, the surest first."""
+    greedy = replace(
+        harness.writer,
+        policy=prism.Pair(prism.Counted(prism.TopProbability())),
+        draw=prism.Draw(temperature=0.0),
+        new_tokens=3,
+    )
+    letters = harness.text.prompt("abcdefghijklmnopqrstuvwxyz")
+    prompts = ["hello", "cab", "xyz", "a", "zebra"]
+    written = replace(greedy, steps=None, block=None, eos=prism.Eos(stops=False))(
+        [harness.text.prompt(p) for p in prompts]
+    )
+    (prompt, found) = next((p, w) for p, w in zip(prompts, written, strict=True) if set(w.tokens) <= set(letters))
+    other = found.text[:2] + ("a" if found.text[2] != "a" else "b")
+    answers = harness.loglikelihood([asked(prompt, found.text), asked(prompt, other)])
+    assert [same for _, same in answers] == [True, False]
+
+
 def test_long_texts_roll_over_windows(harness: Any) -> None:
     """Every token is judged once, and never with more than the model can see."""
     text = "abcdefghijklmnopqrstuvwxyz" * 3

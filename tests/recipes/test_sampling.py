@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 
 import prism
 from prism.recipes.sampling import Sampling
@@ -82,6 +83,47 @@ def test_what_a_block_cannot_hold_is_refused(sampling: Sampling, free: int, said
         sampling.check_length(free)
     if "take back" in said:
         replace(sampling, k_block=int(said[-2])).check_length(free)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "free", "said"),
+    [
+        (
+            Sampling(k=4, block=8),
+            64,
+            "--k 4: 8 steps on 8 positions never have more than 4 tokens and room for as many",
+        ),
+        (Sampling(k=4, block=9), 63, "take --k 3 or less, or a larger --block"),
+        (Sampling(k=12), 24, "take --k 11 or less"),
+        (Sampling(k=1, block=8, steps=8), 64, "take more --steps, or a larger --block"),  # one step for each block
+    ],
+)
+def test_a_k_nothing_comes_of_is_refused(sampling: Sampling, free: int, said: str) -> None:
+    """And one that was not chosen is told of; what is advised instead works."""
+    with pytest.raises(ValueError, match=re.escape(said)):
+        sampling.check_length(free)
+    if (advice := re.search(r"take --k (\d+)", said)) is not None:
+        replace(sampling, k=int(advice[1])).check_length(free)
+    default = replace(sampling, k=None)
+    default.check_length(free)
+    told = default.idle(free)
+    assert (told is None) == default.takes_back(free)
+    assert told is None or told.startswith("Nothing will be taken back: ")
+
+
+@pytest.mark.parametrize(
+    ("k", "length", "steps"), [(4, 8, 8), (4, 9, 9), (4, 10, 10), (3, 8, 8), (1, 8, 3), (2, 10, 7)]
+)
+def test_what_is_held_is_what_a_run_takes_back(k: int, length: int, steps: int) -> None:
+    state = prism.start(torch.full((1, length), 2), 2)
+    policy = Sampling(policy="random", k=k).build_policy()
+    (*_, last) = prism.sample(prism.Oracle.random(2, length), state, policy, steps=steps)
+    assert int(last.remasks) == prism.Fixed(k).held(length, steps, prism.Linear())
+
+
+@pytest.mark.parametrize("policy", ["vanilla", "remdm-cap", "p2-joint"])
+def test_methods_without_a_k_are_never_idle(policy: str) -> None:
+    assert Sampling(policy=policy, block=8).idle(64) is None
 
 
 def test_a_block_says_itself_when_to_take_back() -> None:
