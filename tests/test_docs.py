@@ -115,6 +115,13 @@ def test_known_truth_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(Path("samples.jsonl").read_text().splitlines()) == 3
 
 
+def test_every_public_name_is_documented() -> None:
+    """Once, in a row of a table of docs/api.md."""
+    names = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(names) == set(prism.__all__)
+    assert len(names) == len(set(names))
+
+
 def test_every_method_has_its_line() -> None:
     text = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
     assert [method.name for method in prism.METHODS if f"`{method.name}`" not in text] == []
