@@ -1,4 +1,5 @@
-"""The snippets of README and docs run, every public name is documented, every method has its line."""
+"""The snippets of README and docs run, tables are those of the results, links lead somewhere, every public name is
+documented, every method has its line."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from stand_ins import tiny_truth
@@ -51,15 +53,36 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         exec(compile(snippet, str(page), "exec", dont_inherit=True), scope)
 
 
-def test_tables_are_those_of_the_results() -> None:
-    """After a new measurement: python -m docs.tables"""
+@pytest.fixture(scope="module")
+def tables() -> ModuleType:
     spec = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
     assert spec is not None
     assert spec.loader is not None
-    tables = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tables)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert tables.filled(readme, ROOT / "results") == readme
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_tables_are_those_of_the_results(tables: ModuleType) -> None:
+    """After a new measurement: python -m docs.tables"""
+    assert ROOT / "README.md" in tables.pages()
+    for page in tables.pages():
+        text = page.read_text(encoding="utf-8")
+        assert tables.filled(text, ROOT / "results") == text, page.name
+
+
+def test_every_table_stands_on_one_page(tables: ModuleType) -> None:
+    """And nothing that looks like a mark is passed over."""
+    texts = [page.read_text(encoding="utf-8") for page in PAGES]
+    assert sorted(name for text in texts for _, name, _ in tables.MARKED.findall(text)) == sorted(tables.TABLES)
+    assert sum(text.count("<!-- ") for text in texts) == 2 * len(tables.TABLES)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    prose = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", prose) if "://" not in target]
+    assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
 SMALLER = {
@@ -76,7 +99,8 @@ SMALLER = {
 def run_commands(section: str, page: str = "README.md", smaller: dict[str, str] = SMALLER) -> list[str]:
     """Those of the section's first block as they stand, with smaller models."""
     text = (ROOT / page).read_text(encoding="utf-8").partition(f"## {section}")[2]
-    commands = [shlex.split(line, comments=True) for line in text.split("```")[1].splitlines()[1:]]
+    lines = text.split("```")[1].splitlines()[1:]
+    commands = [words for line in lines if (words := shlex.split(line, comments=True))]
     for prism_, command, *words in commands:
         assert prism_ == "prism"
         assert main([command, *words, *smaller[command].split()]) == 0
@@ -92,9 +116,10 @@ def test_text_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for name in ("smollm2", "gpt2-large"):
         theirs("llama", vocab_size=vocabulary_size(tokenizer)).save_pretrained(name)
         tokenizer.save_pretrained(name)
-    assert run_commands("Bring your own text") == ["tokenize", "pretrain", "finetune", "sample", "evaluate"]
+    page = "docs/text.md"
+    assert run_commands("Bring your own text", page) == ["tokenize", "pretrain", "finetune", "sample", "evaluate"]
     assert len(prism.Corpus.load(Path("tokens")).train) > 100
-    assert run_commands("Begin with a causal model") == ["tokenize", "adapt", "evaluate"]
+    assert run_commands("Begin with a causal model", page) == ["tokenize", "adapt", "evaluate"]
     assert len(Path("samples.jsonl").read_text().splitlines()) == 3
 
 
@@ -113,6 +138,26 @@ def test_known_truth_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     commands = ["corpus", "pretrain", "finetune", "evaluate", "evaluate", "evaluate"]
     assert run_commands("The commands", page, smaller) == commands
     assert len(Path("samples.jsonl").read_text().splitlines()) == 3
+
+
+def test_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that need neither the hub nor tasks, on fewer boards and with fewer steps."""
+    monkeypatch.chdir(tmp_path)
+    Path("story.txt").write_text("Once upon a time there was a dog.")
+    boards = {"compare": "--limit 1 --steps 4", "evaluate": "--limit 1 --steps 4"}
+    assert run_commands("Compare methods", smaller=boards) == ["compare", "evaluate"]
+    fewer = "--boards 24 --held_out 8 --batch 4 --steps 2"
+    teach = {**boards, "pretrain": f"{fewer} --hidden_size 16 --layers 1 --heads 2", "finetune": fewer}
+    assert run_commands("Teach your own model", smaller=teach) == ["pretrain", "finetune", "evaluate"]
+    doubt = {"score": "", "demo": "--steps 4", "sample": "--steps 4"}
+    assert run_commands("See what the model doubts", smaller=doubt) == ["score", "demo", "sample", "sample", "score"]
+
+
+def test_every_public_name_is_documented() -> None:
+    """Once, in a row of a table of docs/api.md."""
+    names = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(names) == set(prism.__all__)
+    assert len(names) == len(set(names))
 
 
 def test_every_method_has_its_line() -> None:

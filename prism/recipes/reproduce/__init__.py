@@ -1,1 +1,2 @@
-"""The paper's experiments, each one command: models trained once, results written once, figures drawn from the results."""
+"""Studies: the paper's and our own, each one command; models trained once, results written once, figures drawn from the
+results."""
