@@ -14,13 +14,16 @@ from prism.data.function_corpus import FunctionCorpus
 from prism.data.function_rows import FunctionBodies, FunctionRows, WholeFunctions
 from prism.data.shards import Corpus
 from prism.data.windows import TextWindows
-from prism.losses.denoising import DenoisingLoss, Loss, PerMask, PerTime, TrainingLoss
+from prism.data.writing import Numbers, Text
+from prism.losses.denoising import DenoisingLoss, PerMask, PerTime
+from prism.losses.loss import Loss, TrainingLoss
 from prism.losses.masking import Batch, ByCount, ByProbability
 from prism.losses.prism import Likelihood, PrismLoss, Quality
 from prism.models.adapt import adapt, widening
 from prism.models.attach import Lora, PrismModel, attach, load
-from prism.models.backbone import Backbone, Facts, Field, Topology
-from prism.models.causal import Causal
+from prism.models.backbone import Backbone, Facts, Field
+from prism.models.cached import Cached
+from prism.models.causal import Causal, load_llama2c
 from prism.models.dit import DiT, DiTConfig
 from prism.models.folding import for_sampling
 from prism.models.four_bit import in_four_bits
@@ -33,7 +36,7 @@ from prism.models.oracle import Oracle
 from prism.noise import Noise
 from prism.sampling.draw import Draw
 from prism.sampling.loop import Sample, generate, sample
-from prism.sampling.order import Confidence, Leftmost, LowEntropy, Margin, RandomOrder, TopProbability
+from prism.sampling.order import Confidence, Leftmost, LowEntropy, Margin, Order, RandomOrder, TopProbability
 from prism.sampling.policies import METHODS, Settings
 from prism.sampling.policies.joint import RCR, RDM, P2Self, P2SelfPaper
 from prism.sampling.policies.remdm import (
@@ -50,6 +53,7 @@ from prism.sampling.policies.revisiting import Revisiting
 from prism.sampling.policy import Moment, Never, Pair, Policy, Remasker, Unmasker
 from prism.sampling.prepared import Prepared
 from prism.sampling.remask import (
+    Amount,
     Anywhere,
     Binomial,
     CappedBinomial,
@@ -72,16 +76,17 @@ from prism.sampling.unmask import (
     Factor,
     Threshold,
 )
-from prism.schedule import Cosine, Linear, Phase, Plateau
+from prism.schedule import Cosine, Linear, Phase, Plateau, Schedule
 from prism.state import Draft, Edit, Prediction, State, Step, start
-from prism.training import Optimisation, Precision, Shuffled, calibrate, train, use_ema
+from prism.training import Examples, Optimisation, Precision, Shuffled, calibrate, restore, train, use_ema
 from prism.version import __version__
-from prism.writer import End, Eos, Writer, Written
+from prism.writer import End, Eos, Progress, Writer, Written
 
 __all__ = [
     "METHODS",
     "RCR",
     "RDM",
+    "Amount",
     "Ancestral",
     "Anywhere",
     "Backbone",
@@ -90,6 +95,7 @@ __all__ = [
     "BlockConfig",
     "ByCount",
     "ByProbability",
+    "Cached",
     "CappedBinomial",
     "Causal",
     "Centred",
@@ -114,6 +120,7 @@ __all__ = [
     "EntropyAware",
     "EntropyBounded",
     "Eos",
+    "Examples",
     "Exchange",
     "Factor",
     "Facts",
@@ -141,9 +148,11 @@ __all__ = [
     "Moment",
     "Never",
     "Noise",
+    "Numbers",
     "OddsConfig",
     "Optimisation",
     "Oracle",
+    "Order",
     "P2Self",
     "P2SelfPaper",
     "Padding",
@@ -158,6 +167,7 @@ __all__ = [
     "Prepared",
     "PrismLoss",
     "PrismModel",
+    "Progress",
     "ProjectionConfig",
     "Quality",
     "QualityHead",
@@ -171,14 +181,15 @@ __all__ = [
     "Restart",
     "Revisiting",
     "Sample",
+    "Schedule",
     "Settings",
     "Shuffled",
     "State",
     "Step",
+    "Text",
     "TextWindows",
     "Threshold",
     "TopProbability",
-    "Topology",
     "TrainingLoss",
     "Unmasker",
     "WholeFunctions",
@@ -193,7 +204,9 @@ __all__ = [
     "in_four_bits",
     "load",
     "load_backbone",
+    "load_llama2c",
     "load_model",
+    "restore",
     "sample",
     "save_backbone",
     "save_model",

@@ -19,7 +19,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from training_script import SETTINGS, finetune, pretrain, probe, ramps, tiny_dit, tiny_prism
 
-from prism.losses.denoising import DenoisingLoss, Loss, TrainingLoss
+from prism.losses.denoising import DenoisingLoss
+from prism.losses.loss import Loss, TrainingLoss
 from prism.losses.masking import Batch
 from prism.losses.prism import PrismLoss
 from prism.models.attach import Lora, load

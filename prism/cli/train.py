@@ -30,7 +30,7 @@ from prism.data.windows import TextWindows
 from prism.data.writing import TOKENIZER_FILES, has_tokenizer, load_rows
 from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.samples import weights_digest
-from prism.losses.denoising import DenoisingLoss
+from prism.losses.loss import TrainingLoss
 from prism.losses.masking import Batch
 from prism.losses.prism import PrismLoss
 from prism.models.adapt import adapt, widening
@@ -188,7 +188,7 @@ class _Run(_Corpus, TrainingOptions, Command):
     def fit(
         self,
         model: Backbone | PrismModel,
-        loss: DenoisingLoss | PrismLoss,
+        loss: TrainingLoss,
         material: _Material,
         each_step: Callable[[int], object] | None = None,
         notes: Mapping[str, Any] | None = None,
@@ -198,9 +198,8 @@ class _Run(_Corpus, TrainingOptions, Command):
         learning = sum(p.numel() for p in model.parameters() if p.requires_grad)
         processes, shards = launched()
         rows, settings = max(1, self.batch // (processes * self.accumulate)), self.build_optimisation()
-        passes = loss.ys if isinstance(loss, PrismLoss) else 1
-        if isinstance(loss, PrismLoss) and loss.regulariser > 0 and processes > 1:  # alone, the first looks back early
-            passes += 1
+        turns = loss.passes_by_turn  # alone, each goes its way back before the next begins
+        passes = max(turns) if processes == 1 else sum(turns)
         needed = estimate(model, settings, rows=rows, length=material.length, passes=passes, shards=shards)
         console.print(
             f"{parameters(model):,} parameters, {learning:,} of them learn; "
@@ -224,7 +223,7 @@ class _Run(_Corpus, TrainingOptions, Command):
         if trained.has_ema:
             use_ema(model, trained.checkpoint)
         calibration = {}
-        if isinstance(model, PrismModel) and isinstance(loss, PrismLoss):
+        if isinstance(model, PrismModel):
             with trained.evaluating():
                 calibration = calibrate(model, material.held_out, loss, at_once=rows)
         last = {

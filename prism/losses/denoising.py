@@ -1,7 +1,6 @@
 """The loss of masked diffusion: cross-entropy of the unmasking posterior at the masks (PRISM, Eq. 1).
 
-Losses come back one per row. Their mean over rows is the objective, a row without masks counting 0, so that processes and
-accumulated micro-batches add up to exactly the loss of the whole batch.
+Cross-entropies come back one per row. Their mean over rows is the objective, a row without masks counting 0.
 """
 
 from __future__ import annotations
@@ -10,36 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from prism.losses.loss import Loss, TrainingLoss
 from prism.losses.masking import Batch, ByProbability, Masked, Masking
 from prism.noise import Noise
 from prism.sampling.loop import Denoiser
 from prism.state import Mask, Prediction
-
-
-@dataclass(frozen=True)
-class Loss:
-    """Means over the rows of a batch."""
-
-    total: Float[Tensor, ""]
-    parts: dict[str, Float[Tensor, ""]]
-    """The terms of `total` before λ, and figures worth watching; detached."""
-
-
-class TrainingLoss(ABC):
-    """A loss as it is trained with. It may come in several turns, which add up: whoever goes the way back after each of them
-    holds what only one turn needs."""
-
-    @abstractmethod
-    def turns(self, model: Denoiser, batch: Batch, mask_id: int, noise: Noise) -> Iterator[Loss]: ...
-
-    def __call__(self, model: Denoiser, batch: Batch, mask_id: int, noise: Noise) -> Loss:
-        turns = list(self.turns(model, batch, mask_id, noise))
-        total = torch.stack([turn.total for turn in turns]).sum()
-        return Loss(total, {name: part for turn in turns for name, part in turn.parts.items()})
 
 
 class Weighting(ABC):

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch.nn import functional as F
 
-from prism.losses.denoising import Loss, PerMask, TrainingLoss, Weighting, denoising_loss
+from prism.losses.denoising import PerMask, Weighting, denoising_loss
+from prism.losses.loss import Loss, TrainingLoss
 from prism.losses.masking import Batch, ByProbability, Masked, Masking
 from prism.noise import Noise, Purpose
 from prism.sampling.draw import Draw
@@ -84,6 +85,10 @@ class PrismLoss(TrainingLoss):
             raise ValueError(f"k={self.k}, ys={self.ys} and rounds={self.rounds} must all be at least 1.")
         if self.regulariser < 0:
             raise ValueError(f"regulariser={self.regulariser} must be 0 or more.")
+
+    @property
+    def passes_by_turn(self) -> tuple[int, ...]:
+        return (1, self.ys) if self.regulariser > 0 else (self.ys,)
 
     def turns(self, model: Denoiser, batch: Batch, mask_id: int, noise: Noise) -> Iterator[Loss]:
         """The MDM loss and the draws of y, then its quality: the second pass need not wait for memory of the first."""

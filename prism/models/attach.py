@@ -205,7 +205,7 @@ class PrismModel(nn.Module):
                 "name": base,
                 "class": type(self.backbone).__name__,
                 "fingerprint": self.backbone.packed_from or _fingerprint(weights),
-                "facts": {**asdict(self.facts), "field": self.facts.field.name, "topology": self.facts.topology.name},
+                "facts": {**asdict(self.facts), "field": self.facts.field.name},
             },
             "sha256": sha256,
             "notes": dict(notes),

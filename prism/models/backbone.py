@@ -26,13 +26,6 @@ class Field(Enum):
     """At position i - 1, as the causal model it was made from does (Dream, DiffuCoder)."""
 
 
-class Topology(Enum):
-    """What a position attends to."""
-
-    BIDIRECTIONAL = "every position"
-    BLOCK_CAUSAL = "its own block and the blocks to its left"
-
-
 @dataclass(frozen=True)
 class Facts:
     """What no hub config states in full and every sampler must know."""
@@ -42,7 +35,6 @@ class Facts:
     """Width of the logits, the mask included if it has a row."""
     hidden_size: int
     field: Field = Field.SAME
-    topology: Topology = Topology.BIDIRECTIONAL
     pad_id: int | None = None
     """Token written into padding, which is never attended to; None where any token will do."""
     suppressed: tuple[int, ...] = ()

@@ -6,8 +6,8 @@ load into `Llama` by name.
 - LLaDA-8B, LLaDA-1.5 and iLLaDA: OLMo's names, no biases, predictions read in place.
 - Dream-7B, Dream-Coder and DiffuCoder: Qwen2's names and biases, predictions read one position to the left, and a vocabulary
   padded beyond what the tokenizer knows.
-- Block-causal models (LLaDA2.x, SDAR) would need attention to one's own block and those before it (`Topology.BLOCK_CAUSAL`),
-  mixtures of experts for LLaDA2, and quality judged without the right context; they are refused (`BLOCK_CAUSAL`).
+- Block-causal models (LLaDA2.x, SDAR) would need attention to one's own block and those before it, mixtures of experts for
+  LLaDA2, and quality judged without the right context; they are refused (`BLOCK_CAUSAL`).
 """
 
 from __future__ import annotations

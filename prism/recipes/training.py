@@ -11,7 +11,8 @@ import torch
 
 from prism.data.conversations import Conversation, Padding, TooLong, conversations
 from prism.data.text import dataset_rows, holds_json_lines, json_lines
-from prism.losses.denoising import DenoisingLoss, PerMask, PerTime, TrainingLoss, Weighting
+from prism.losses.denoising import DenoisingLoss, PerMask, PerTime, Weighting
+from prism.losses.loss import TrainingLoss
 from prism.losses.masking import Batch, ByCount, ByProbability, Masking
 from prism.losses.prism import Likelihood, PrismLoss, Quality, Target
 from prism.models.attach import Lora, PrismModel

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from prism.losses.loss import TrainingLoss
 from prism.losses.masking import Batch
 from prism.losses.prism import PrismLoss, Quality
 from prism.models.attach import PrismModel
@@ -43,11 +44,15 @@ class Asked:
         return float(F.binary_cross_entropy_with_logits(logit, self.right.to(logit)))
 
 
-def calibrate(model: PrismModel, held_out: Batch, loss: PrismLoss, *, at_once: int | None = None) -> dict[str, float]:
+def calibrate(
+    model: PrismModel, held_out: Batch, loss: TrainingLoss, *, at_once: int | None = None
+) -> dict[str, float]:
     """Make the quality of `model`, which learnt by `loss`, a probability at all places, judged by sequences it has not learnt
     from, all of them together or `at_once` so many. Gives what was found and the loss on these tokens, before and after;
-    nothing where no head learnt, or one that was asked about all places anyway."""
-    if model.quality_head is None or not isinstance(loss.target, Quality) or isinstance(loss.order, RandomOrder):
+    nothing where no head learnt with PRISM, or one that was asked about all places anyway."""
+    if model.quality_head is None or not isinstance(loss, PrismLoss) or not isinstance(loss.target, Quality):
+        return {}
+    if isinstance(loss.order, RandomOrder):
         return {}
     model.calibration = None
     count, mask_id = len(held_out.tokens), model.facts.mask_id

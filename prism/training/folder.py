@@ -58,7 +58,7 @@ class RunFolder:
         good = self.newest()
         if good is None:
             return "there is no checkpoint yet. Lower lr or clip, or look at these rows."
-        return f"the last good checkpoint is {good}. `restore` it into the model and start a new run with a lower lr."
+        return f"the last good checkpoint is {good}. `prism.restore` it into the model and start a new run with a lower lr."
 
     def check(self, description: Mapping[str, Any], *, resume: bool) -> None:
         """Nothing of another run may be overwritten or continued under other settings."""

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from prism.losses.denoising import TrainingLoss
+from prism.losses.loss import TrainingLoss
 from prism.models.attach import PrismModel
 from prism.models.backbone import Backbone
 from prism.models.llama import Llama
@@ -73,9 +73,9 @@ def train(
 ) -> Trained:
     """Train what requires a gradient in `model`, in place, and leave it in evaluation mode.
 
-    **Main arguments.** `loss` is a `DenoisingLoss` or a `PrismLoss`. `folder`, which every process must see, takes
-    settings.json, log.jsonl and checkpoints/. It must be new or empty unless `resume` is set, which goes on from its newest
-    checkpoint and starts afresh where there is none.
+    **Main arguments.** `loss` is any `TrainingLoss`: a `DenoisingLoss`, a `PrismLoss` or one of your own. `folder`, which every
+    process must see, takes settings.json, log.jsonl and checkpoints/. It must be new or empty unless `resume` is set, which
+    goes on from its newest checkpoint and starts afresh where there is none.
 
     **Other arguments.** `evaluate(model, step)` runs on every process with the averaged weights in place; the figures of
     the main one are logged. `each_step(step)` is called before every step, for what changes with it. `notes`, values that JSON

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from prism.losses.denoising import TrainingLoss
+from prism.losses.loss import TrainingLoss
 from prism.losses.masking import Batch
 from prism.noise import Noise
 from prism.training.ema import Ema

@@ -11,7 +11,8 @@ import torch
 from stand_ins import Mixing, Scored, tiny_dit
 from torch import Tensor
 
-from prism.losses.denoising import DenoisingLoss, PerTime, TrainingLoss
+from prism.losses.denoising import DenoisingLoss, PerTime
+from prism.losses.loss import TrainingLoss
 from prism.losses.masking import Batch, ByCount, ByProbability, Masked
 from prism.losses.prism import Likelihood, PrismLoss, Quality, Target
 from prism.noise import Noise, Purpose

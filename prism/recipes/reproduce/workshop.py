@@ -18,9 +18,8 @@ import torch
 from safetensors.torch import load_file
 
 from prism.evaluation.record import Stopwatch, plain, write_json
-from prism.losses.denoising import TrainingLoss
+from prism.losses.loss import TrainingLoss
 from prism.losses.masking import Batch
-from prism.losses.prism import PrismLoss
 from prism.models.attach import PrismModel
 from prism.models.backbone import Backbone
 from prism.models.folder import Folder, write_tensors
@@ -163,7 +162,7 @@ class Workshop:
             choice.take(model)
             record = clock.record(f"train {name}", settings, seed=settings.seed, model=model)
             about = {"chosen": choice.best, "history": trained.history, "loss": plain(loss), "record": plain(record)}
-            if isinstance(model, PrismModel) and isinstance(loss, PrismLoss):
+            if isinstance(model, PrismModel):
                 with trained.evaluating():
                     about["calibration"] = calibrate(model, aside, loss)
             write_json(folder / "training.json", about)
