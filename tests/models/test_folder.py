@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from prism.models.folder import Folder, ModelError, check_tensors
+from prism.models.folder import Folder, ModelError, check_tensors, files_digest
 
 
 def contents(path: Path) -> dict[str, str]:
@@ -48,3 +48,17 @@ def test_tensors_that_differ_are_named_and_counted():
     said = str(caught.value)
     assert "lacks t2, t3, t4 and 1 more; has besides u; has in another shape t1 (3,) instead of (2,)" in said
     check_tensors(expected, expected, Path("here"), ModelError)
+
+
+def test_files_are_told_from_others_of_the_same_name(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    for folder, last in (("a", b"1"), ("b", b"2")):
+        (tmp_path / folder / "weights").write_bytes(bytes(3 << 20) + last)
+    one, other = tmp_path / "a", tmp_path / "b"
+    assert files_digest(one) != files_digest(other)
+    assert files_digest(one / "weights") != files_digest(other / "weights")
+    (other / "weights").write_bytes((one / "weights").read_bytes())
+    assert files_digest(one) == files_digest(other)
+    (other / "more").write_text("")
+    assert files_digest(one) != files_digest(other)

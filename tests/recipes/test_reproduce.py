@@ -166,3 +166,11 @@ def test_settings_that_made_nothing_may_be_mended(tmp_path: Path) -> None:
     workshop.begin({"model": "right"})
     with pytest.raises(ValueError, match="begun with other settings"):
         workshop.begin({"model": "mistyped"})
+
+
+def test_results_are_of_the_models_beside_them(tmp_path: Path) -> None:
+    Workshop(tmp_path / "one", tmp_path / "results").begin({})
+    Workshop(tmp_path / "one", tmp_path / "results").result("table", lambda: {})
+    Workshop(tmp_path / "one", tmp_path / "results").begin({})
+    with pytest.raises(ValueError, match="holds results of models that are not in"):
+        Workshop(tmp_path / "other", tmp_path / "results").begin({})

@@ -117,9 +117,14 @@ class Workshop:
 
     def begin(self, description: Mapping[str, Any]) -> None:
         """What is in the folder must have been made with the same settings; as long as nothing was made, say after a
-        mistyped name, others may be given."""
+        mistyped name, others may be given. Results must be of these models and no others."""
         path, settings = self.models / "settings.json", plain(dict(description))
         made = any(other.is_file() and other != path for other in self.models.rglob("*"))
+        if not path.is_file() and any(self.results.glob("*.json")):
+            raise ValueError(
+                f"{self.results} holds results of models that are not in {self.models}; name the --output they were made "
+                "with, or another --results."
+            )
         if made and path.is_file() and Folder(self.models).json(path.name) != json.loads(json.dumps(settings)):
             raise ValueError(f"{self.models} was begun with other settings (see {path}); choose another --output.")
         write_json(path, settings)
