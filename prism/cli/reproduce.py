@@ -23,7 +23,8 @@ from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.samples import Together
 from prism.evaluation.sandbox import cores
 from prism.models.causal import load_llama2c
-from prism.models.folder import first_line
+from prism.models.folder import files_digest, first_line
+from prism.models.hub import model_files
 from prism.recipes.known_truth import writing_of
 from prism.recipes.reproduce import (
     functions,
@@ -151,7 +152,8 @@ class ReproduceFunctions(Reproduction):
     def run(self) -> dict[str, Any]:
         scale = pick(self.scale, functions.SCALES, "scale")
         study = FunctionsStudy(scale, self._workshop(f"functions-{self.scale}"), self.data, self.base, self._sources())
-        settings = {"scale": scale, "base": self.base, "functions": study.corpus.manifest["splits"]}
+        base = None if self.base is None else files_digest(model_files(self.base))
+        settings = {"scale": scale, "base": base, "functions": study.corpus.manifest["splits"]}
         results, report = functions_results.results_of(study), functions_report.write_report
         return self._make("functions", study, results, report, settings)
 
@@ -179,7 +181,7 @@ class ReproduceKnownTruth(Reproduction):
         truth = load_llama2c(self.truth)
         writing = writing_of(self.truth, self.tokenizer, truth.llama.config.vocab_size)
         study = StoriesStudy(scale, self._workshop(f"known-truth-{self.scale}"), truth, writing)
-        settings = {"scale": scale, "truth": self.truth.name}
+        settings = {"scale": scale, "truth": self.truth.name, "files": files_digest(self.truth)}
         results, report = stories_results.results_of(study), stories_report.write_report
         return self._make("known-truth", study, results, report, settings)
 
@@ -260,7 +262,8 @@ class ReproduceOwt(Reproduction):
         study = OwtStudy(scale, self._workshop(f"owt-{self.scale}"), ingredients, progress)
         tuning, results = scale.finetuning, owt.results_of(scale, with_mauve=self.mauve)
         console.print(f"{scale.tokens:,} tokens to tune on: {tuning.steps:,} steps of {tuning.batch} sequences")
-        return self._make("owt", study, results, _beside_the_papers, {"scale": scale, "ingredients": ingredients})
+        settings = {"scale": scale, "ingredients": ingredients, "files": files_digest(study.checkpoint)}
+        return self._make("owt", study, results, _beside_the_papers, settings)
 
 
 def _beside_the_papers(results: Path) -> Path:

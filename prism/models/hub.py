@@ -174,6 +174,12 @@ def locate(name_or_path: str | PathLike[str]) -> Path:
         ) from error
 
 
+def model_files(name_or_path: str | PathLike[str]) -> Path:
+    """The GGUF file of that path, or the folder (`locate`)."""
+    path = Path(name_or_path)
+    return Folder(path.parent).file(path.name) if path.suffix == ".gguf" else locate(name_or_path)
+
+
 def weights(folder: Folder) -> dict[str, Tensor]:
     """All tensors of `model.safetensors`, or of the shards its index lists."""
     return {name: value for shard in _shards(folder) for name, value in folder.tensors(shard).items()}

@@ -238,7 +238,7 @@ def test_a_command_that_cannot_be_is_known_before_the_tuning(
 ) -> None:
     monkeypatch.setattr(Finetune, "run", lambda *_: pytest.fail("tuned in vain"))
     monkeypatch.setitem(SCALES, "tiny", replace(TINY, sweep={16: (1, 40)}))
-    assert main(words(root, "--output", str(tmp_path / "models"))) == 2
+    assert main(words(root, "--output", str(tmp_path / "models"), "--results", str(tmp_path / "results"))) == 2
     assert "--k_block 40" in capsys.readouterr().err
 
 

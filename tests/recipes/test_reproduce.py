@@ -170,7 +170,7 @@ def test_settings_that_made_nothing_may_be_mended(tmp_path: Path) -> None:
 
 def test_results_are_of_the_models_beside_them(tmp_path: Path) -> None:
     Workshop(tmp_path / "one", tmp_path / "results").begin({})
-    Workshop(tmp_path / "one", tmp_path / "results").result("table", lambda: {})
+    Workshop(tmp_path / "one", tmp_path / "results").result("table", dict)
     Workshop(tmp_path / "one", tmp_path / "results").begin({})
     with pytest.raises(ValueError, match="holds results of models that are not in"):
         Workshop(tmp_path / "other", tmp_path / "results").begin({})

@@ -32,6 +32,7 @@ from prism.evaluation.corrections import by_task, corrections, page, solutions, 
 from prism.evaluation.record import Stopwatch, plain, write_json
 from prism.evaluation.samples import Together
 from prism.evaluation.statistics import paired_difference
+from prism.models.folder import files_digest
 from prism.recipes.reproduce.workshop import Workshop
 
 METHODS = {"MDM": "vanilla", "ReMDM": "random", "ReMDM-conf": "remdm-conf-topk", "PRISM": "prism"}
@@ -141,7 +142,7 @@ class LladaStudy:
 
     def describe(self) -> dict[str, Any]:
         """What a folder of this study must have been made with."""
-        data = None if self.data is None else str(self.data)
+        data = None if self.data is None else f"{self.data} {files_digest(self.data)}"
         sources = {name: benchmark.source for name, benchmark in self.benchmarks.items()}
         return {"scale": self.scale, "model": self.model, "data": data, "benchmarks": sources}
 

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from prism.data.shards import Corpus
+from prism.data.shards import MANIFEST, Corpus
 from prism.data.text import end_of_text, load_tokenizer, vocabulary_size, with_mask
 from prism.data.windows import TextWindows
 from prism.data.writing import Text
@@ -38,9 +38,9 @@ from prism.models.adapt import widening
 from prism.models.attach import Lora, PrismModel, attach
 from prism.models.backbone import Backbone
 from prism.models.dit import DiT, DiTConfig
-from prism.models.folder import Folder
+from prism.models.folder import files_digest
 from prism.models.heads import BlockConfig, OddsConfig
-from prism.models.hub import load_backbone, locate
+from prism.models.hub import load_backbone, model_files
 from prism.models.llama import Llama
 from prism.noise import Noise
 from prism.recipes.adapting import adapt_to
@@ -225,7 +225,7 @@ class WikipediaStudy:
         self.scale, self.workshop = scale, workshop
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         # What may be missing is looked for now and not after hours of work.
-        self.base, self.judged_by = _found(base), _found(judge)
+        self.base, self.judged_by = model_files(base), model_files(judge)
         if self.base.resolve() == self.judged_by.resolve():
             raise ValueError(f"--judge {judge} is the base itself; name a causal model of another family to judge.")
         self.corpus = Corpus.load(data)
@@ -242,8 +242,9 @@ class WikipediaStudy:
 
     def describe(self) -> dict[str, Any]:
         """What everything here is made with."""
-        tokens = {name: split.tokens for name, split in self.corpus.splits.items()}
-        return {"scale": self.scale, "base": self.base.name, "judge": self.judged_by.name, "tokens": tokens}
+        models = {"base": self.base, "judge": self.judged_by}
+        files = {name: f"{path.name} {files_digest(path)}" for name, path in models.items()}
+        return {"scale": self.scale, **files, "tokens": files_digest(self.corpus.folder / MANIFEST)}
 
     # ── data ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -403,9 +404,3 @@ class WikipediaStudy:
         """For MAUVE, by the judge's hidden states."""
         last, mean = (np.stack(states) for states in zip(*self.judge.states(texts), strict=True))
         self.kept.write(name, np.array(tokens), Features(last, mean))
-
-
-def _found(model: str) -> Path:
-    """The GGUF file, or the folder."""
-    path = Path(model)
-    return Folder(path.parent).file(path.name) if path.suffix == ".gguf" else locate(model)
