@@ -12,12 +12,14 @@ from rich.table import Table
 
 from prism.cli.command import STORIES, Command, WithModel, check_file, console, own_length, progress, show_record
 from prism.data.shards import MANIFEST, Corpus
+from prism.data.text import end_of_text, load_tokenizer
 from prism.data.windows import TextWindows
 from prism.data.writing import load_rows
 from prism.evaluation.calibration import detection
 from prism.evaluation.record import Stopwatch, plain
 from prism.losses.masking import Batch
 from prism.losses.prism import PrismLoss
+from prism.models.hub import is_mdlms
 from prism.recipes.knowledge import witnessed
 from prism.recipes.reproduce.report import fifths, knowledge_figure
 from prism.recipes.sampling import Sampling
@@ -43,6 +45,9 @@ class EvaluateCalibration(WithModel, Sampling, Command):
     data: Path | None = None
     """True sequences the model has not learnt from: a folder of prism tokenize, whose validation part is taken, or a .npy file
     of token ids, whose last rows are (those prism finetune held out)."""
+    ends: bool | None = None
+    """Put the sequences of a --data folder between two end-of-text tokens, as the model learnt them (prism finetune --ends
+    true); if left out, so for MDLM's checkpoints."""
     draws: int = 8
     """Tokens drawn anew in each of them, at random places."""
     plot: Path | None = None
@@ -58,6 +63,8 @@ class EvaluateCalibration(WithModel, Sampling, Command):
                 raise ValueError(f"{flag} {value}: must be at least 1.")
         if self.steps is not None and self.steps < 2:
             raise ValueError(f"--steps {self.steps}: before the first step no token is written; take at least 2.")
+        if self.ends is not None and (self.data is None or not (self.data / MANIFEST).is_file()):
+            raise ValueError("--ends is about a --data folder of prism tokenize; leave it out.")
         if self.plot is not None:
             check_file("--plot", self.plot)
             if self.plot.suffix not in (".svg", ".png", ".pdf"):
@@ -102,7 +109,9 @@ class EvaluateCalibration(WithModel, Sampling, Command):
         corpus = Corpus.load(data)
         if corpus.recipe.vocab_size > vocab_size:
             raise ValueError(f"{data} has {corpus.recipe.vocab_size:,} token ids; the model knows 0..{vocab_size - 1}.")
-        windows = TextWindows(corpus.validation, length)
+        ends = is_mdlms(self.source()) if self.ends is None else self.ends
+        end = end_of_text(load_tokenizer(corpus.folder / "tokenizer")) if ends else None
+        windows = TextWindows(corpus.validation, length, end=end)
         return windows.read(range(min(self.samples, windows.count)))
 
     def _show(self, found: dict[str, Any], length: int) -> None:

@@ -24,7 +24,7 @@ from prism.cli.command import (
     show_record,
 )
 from prism.data.shards import MANIFEST, Corpus
-from prism.data.text import Files, fingerprint, load_tokenizer
+from prism.data.text import Files, end_of_text, fingerprint, load_tokenizer
 from prism.data.windows import TextWindows
 from prism.data.writing import Text, has_tokenizer
 from prism.evaluation.judge import Featuriser, Judge, load_encoder, load_judge
@@ -36,7 +36,7 @@ from prism.evaluation.statistics import difference
 from prism.evaluation.text import Likelihood, diversity, figure
 from prism.models.causal import Causal, load_llama2c
 from prism.models.folding import for_sampling
-from prism.models.hub import locate
+from prism.models.hub import is_mdlms, locate
 from prism.recipes.known_truth import features, writing_of
 from prism.recipes.sampling import Sampling
 from prism.sampling.prepared import Prepared
@@ -105,6 +105,9 @@ class EvaluateText(_Generates):
     reference: Path | None = None
     """Text to compare with for MAUVE: JSON lines, plain text, or a folder of prism tokenize, whose validation part is taken in
     pieces as long as the samples. Needs mauve-text, which is under the GPLv3: pip install 'prism-mdm[mauve]'."""
+    ends: bool | None = None
+    """Put the pieces of a --reference folder between two end-of-text tokens, as the model learnt them (prism pretrain --ends
+    true); if left out, so for MDLM's checkpoints. MAUVE sees how texts end, so it means nothing where only one side has ends."""
     encoder: str | None = None
     """MAUVE's features from the mean hidden state of this encoder (a folder or hub name) and not, as published with
     gpt2-large, from the judge's last token."""
@@ -135,6 +138,8 @@ class EvaluateText(_Generates):
             require_mauve()
             if not self.reference.is_file() and not (self.reference / MANIFEST).is_file():
                 raise ValueError(f"--reference {self.reference}: neither a file nor a folder of prism tokenize.")
+        if self.ends is not None and (self.reference is None or not (self.reference / MANIFEST).is_file()):
+            raise ValueError("--ends is about a --reference folder of prism tokenize; leave it out.")
 
     def _check_nothing_about_sampling(self) -> None:
         about = (*fields(Sampling), *(f for f in fields(self) if f.name in ("length", "batch", "save", "tokenizer")))
@@ -264,10 +269,13 @@ class EvaluateText(_Generates):
         if not (source / MANIFEST).is_file():
             return self._read(source, count)
         corpus = Corpus.load(source)
-        windows = TextWindows(corpus.validation, length)
         tokenizer = load_tokenizer(corpus.folder / "tokenizer")
         corpus.check_tokenizer(fingerprint(tokenizer), "the one beside it")
+        windows = TextWindows(corpus.validation, length, end=end_of_text(tokenizer) if self._ends() else None)
         return [Text(tokenizer).text(row) for row in windows.read(range(min(count, windows.count))).tolist()]
+
+    def _ends(self) -> bool:
+        return self.model is not None and is_mdlms(self.model) if self.ends is None else self.ends
 
 
 @dataclass(frozen=True, kw_only=True)

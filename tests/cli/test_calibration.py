@@ -12,8 +12,9 @@ import torch
 from texts import essays, write_lines, write_tokenizer
 
 import prism
-from prism.cli import main
-from prism.evaluation.calibration import Witness
+from prism.cli import calibration, main
+from prism.data.text import end_of_text, load_tokenizer
+from prism.evaluation.calibration import Witness, detection
 from prism.models.hub import load_model
 
 
@@ -63,7 +64,9 @@ def test_drawn(models: Path, files: Path, tmp_path: Path, drawn: list[str]) -> N
     assert (tmp_path / "c.svg").read_text(encoding="utf-8").count('id="axes_') == 2 + bool(drawn)
 
 
-def test_true_text_is_the_validation_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_true_text_is_the_validation_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines, out = write_lines(tmp_path / "essays.jsonl", essays(80)), tmp_path / "c.json"
     tokens, base, tuned = tmp_path / "tokens", tmp_path / "base", tmp_path / "tuned"
     words = ["tokenize", "--input", lines, "--tokenizer", write_tokenizer(tmp_path / "words"), "--output", tokens]
@@ -74,5 +77,14 @@ def test_true_text_is_the_validation_part(tmp_path: Path, capsys: pytest.Capture
     words = ["evaluate", "calibration", "--model", tuned, "--samples", "3", "--steps", "3"]
     assert run(*words, "--data", tokens, "--json", out) == 0
     assert json.loads(out.read_text())["detection"]["tokens"] > 0
+    shown: list[torch.Tensor] = []
+    asked_about = lambda model, batch, loss: shown.append(batch.tokens) or detection(model, batch, loss)  # noqa: E731
+    monkeypatch.setattr(calibration, "detection", asked_about)
+    end = end_of_text(load_tokenizer(tokens / "tokenizer"))
+    for ends in (True, False):
+        assert run(*words, "--data", tokens, "--ends", str(ends).lower()) == 0
+        assert bool((shown[-1][:, [0, -1]] == end).all()) is ends
+    assert run(*words, "--ends", "true") == 2
+    assert "--ends is about a --data folder" in capsys.readouterr().err
     assert run(*words, "--data", tokens, "--length", "4000000") == 2
     assert "4000000" in capsys.readouterr().err

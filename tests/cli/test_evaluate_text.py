@@ -16,12 +16,13 @@ import torch
 from stand_ins import tiny_truth
 from test_causal import write_llama2c
 from texts import essays, write_lines, write_llama2c_tokenizer, write_tokenizer
+from tiny_models import write_mdlm
 
 import prism
 from prism.cli import main, text
 from prism.data.text import load_tokenizer, vocabulary_size
-from prism.evaluation.judge import load_judge
-from prism.evaluation.mauve import Mauve
+from prism.evaluation.judge import Judge, load_judge
+from prism.evaluation.mauve import Clustering, Mauve
 from prism.evaluation.statistics import Interval
 from prism.models.causal import load_llama2c
 from prism.models.hub import save_backbone
@@ -151,6 +152,40 @@ def test_mauve(root: Path, tmp_path: Path) -> None:
     assert len(corpus["mauve_by_seed"]) == 2
 
 
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts MAUVE is shown, the references first; a stand-in for the package gives every clustering the score 1/2."""
+    shown: list[str] = []
+
+    def features(judge: Judge, texts: Any, *, most: int | None = None) -> list[Any]:
+        shown.extend(texts)
+        return [np.zeros(2, dtype=np.float32) for _ in texts]
+
+    monkeypatch.setattr(Judge, "features", features)
+    monkeypatch.setattr(text, "require_mauve", lambda: None)
+    monkeypatch.setattr(text, "clustering", lambda written, generated, seed: Clustering(0.5, 0.01, 2))
+    return shown
+
+
+def test_references_have_the_ends_the_model_learnt(root: Path, tmp_path: Path, read: list[str]) -> None:
+    """MAUVE looks at the last token: MDLM's is an end of text, and without one the references would be told by that alone."""
+    end, size = "<|endoftext|>", vocabulary_size(load_tokenizer(root / "words"))
+    write_mdlm(tmp_path / "mdlm", vocab_size=size + 1, mask_id=size, length=16)
+    load_tokenizer(root / "words").save_pretrained(tmp_path / "mdlm")
+    for model, said, ends in (
+        (root / "base", (), False),
+        (root / "base", ("--ends", "true"), True),
+        (tmp_path / "mdlm", (), True),
+        (tmp_path / "mdlm", ("--ends", "false"), False),
+    ):
+        read.clear()
+        more = ["--model", model, "--samples", "6", "--reference", root / "tokens", "--mauve_seeds", "1"]
+        evaluate(root, tmp_path / "out.json", *more, *said)
+        references = read[:6]
+        assert all(text.startswith(end) and text.endswith(end) for text in references) is ends
+        assert {len(load_tokenizer(root / "words")(text)["input_ids"]) for text in references} <= {15, 16, 17}
+
+
 def test_bad_words(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
     judge = ["--judge", root / "judge"]
@@ -163,6 +198,7 @@ def test_bad_words(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
         ([*base, "--batch", "0"], "--batch 0"),
         ([*base, "--judge_batch", "0"], "--judge_batch 0"),
         ([*base, "--encoder", "x"], "give --reference too"),
+        ([*base, "--ends", "true"], "--ends is about a --reference folder"),
         ([*base, "--save", tmp_path], "that is a folder"),
         ([*base, "--policy", "prism"], "needs a quality head"),
         ([*base, "--judge_dtype", "int8"], "--judge_dtype int8"),
