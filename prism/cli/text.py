@@ -333,7 +333,8 @@ class EvaluateKnownTruth(_Generates):
         file = None if self.save is None else SampleFile(self.save, about | settings | sampling)
         beside = None if self.save is None else SampleFile(_beside(self.save), about | {"seed": self.seed + 1})
         if beside is not None and together.is_main:
-            beside.begin()  # lest it be refused when the samples are there
+            with beside.alone():
+                beside.begin()  # lest it be refused when the samples are there
         model = for_sampling(loaded, self.torch_dtype())
         prepared = Prepared(model, policy, steps=steps, draw=draw, schedule=schedule, block=self.block)
         make = weighed(prepared, truth, writing.text, length=length, seed=self.seed)

@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Int64, UInt, UInt64
 
 from prism.data.text import file_sha256
-from prism.models.folder import Folder, sync, write_whole
+from prism.models.folder import LOCK, Folder, sync, write_whole
 
 FORMAT, VERSION = "prism-tokens", 3
 MANIFEST, PROGRESS, SEEN = "manifest.json", "progress.json", ".seen"
@@ -131,7 +131,7 @@ class Corpus:
             raise CorpusError(f"{folder / MANIFEST} is damaged: its own sha256 differs; copy it again from its source.")
         splits = {name: Split.of(content["splits"][name]) for name in SPLITS}
         corpus = Corpus(folder, Recipe(**content["recipe"]), splits)
-        corpus._check_files()
+        corpus.check_files()
         return corpus
 
     @property
@@ -153,7 +153,8 @@ class Corpus:
         shards = self.splits[split].shards
         return Stream(tuple(np.memmap(self.folder / shard.name, self.recipe.dtype, "r") for shard in shards))
 
-    def _check_files(self) -> None:
+    def check_files(self) -> None:
+        """Whether all of them are there, and nothing else, with the sizes and sums they should have."""
         shards = [shard for split in self.splits.values() for shard in split.shards]
         if strangers := {path.name for path in self.folder.glob("[!.]*.bin")} - {shard.name for shard in shards}:
             raise CorpusError(
@@ -274,6 +275,7 @@ class CorpusWriter:
             "dropped": {"duplicates": self.duplicates, "empty": self.empty},
             "splits": splits,
         }
+        Corpus(self.folder, self.recipe, self.splits).check_files()  # before it is said that they are whole
         _write(self.folder / MANIFEST, {**content, "sha256": _digest(content)})
         return finished(self.folder, self.recipe)
 
@@ -323,7 +325,7 @@ def finished(folder: Path, recipe: Recipe) -> Corpus:
     """The corpus in `folder`, which must be of this recipe; what was needed only to make it is gone."""
     corpus = Corpus.load(folder)
     _refuse_another(folder, asdict(corpus.recipe), recipe)
-    leftovers = [folder / name for name in (PROGRESS, SEEN, f".{PROGRESS}", f".{MANIFEST}")]
+    leftovers = [folder / name for name in (PROGRESS, SEEN, LOCK, f".{PROGRESS}", f".{MANIFEST}")]
     for path in [*leftovers, *folder.glob(".*-?????.bin")]:
         path.unlink(missing_ok=True)
     return corpus

@@ -26,6 +26,7 @@ from prism.evaluation.mauve import Clustering, Mauve
 from prism.evaluation.statistics import Interval
 from prism.models.causal import load_llama2c
 from prism.models.hub import save_backbone
+from prism.recipes.known_truth import write_corpus
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MODEL = ["--hidden_size", "16", "--layers", "1", "--heads", "2", "--length", "16"]
@@ -356,6 +357,17 @@ def test_a_corpus_to_train_on(world: Path, tmp_path: Path, capsys: pytest.Captur
         assert run(*words, *more) == 2, more
         assert complaint in capsys.readouterr().err
     assert np.array_equal(np.load(tmp_path / "c.npy"), rows)
+
+
+def test_two_processes_do_not_write_one_corpus(world: Path, tmp_path: Path) -> None:
+    truth, path = load_llama2c(world / "truth.bin"), tmp_path / "c.npy"
+
+    def intrude(done: int) -> None:
+        with pytest.raises(ValueError, match=r"Another process is writing .*c\.npy"):
+            write_corpus(truth, path, {}, 6, 8, seed=0, batch=4)
+
+    write_corpus(truth, path, {}, 6, 8, seed=0, batch=4, done=intrude)
+    assert np.load(path).shape == (6, 8)
 
 
 @pytest.mark.parametrize(

@@ -83,9 +83,9 @@ def test_what_is_wrong_is_named(folder: Path, name: str) -> None:
     assert str(folder) in str(told.value)
 
 
-def flip(shard: Path) -> None:
+def flip(shard: Path, place: int = 10) -> None:
     content = bytearray(shard.read_bytes())
-    content[10] ^= 1
+    content[place] ^= 1
     shard.write_bytes(content)
 
 
@@ -180,6 +180,16 @@ def test_a_file_shorter_than_progress_says(tmp_path: Path) -> None:
     (tmp_path / ".train-00000.bin").write_bytes(b"1")
     with pytest.raises(CorpusError, match=r"shorter than progress\.json says"):
         CorpusWriter(tmp_path, recipe())
+
+
+def test_there_is_no_manifest_of_files_that_are_not_whole(tmp_path: Path) -> None:
+    writer = CorpusWriter(tmp_path, recipe())
+    writer.append("train", [(1, np.array([1, 2, 3, 0], np.uint32))])
+    writer.commit()
+    flip(tmp_path / "train-00000.bin", 0)
+    with pytest.raises(CorpusError, match=r"train-00000\.bin is damaged"):
+        writer.finish()
+    assert not (tmp_path / "manifest.json").exists()
 
 
 def test_a_folder_begun_by_another_rule_is_not_gone_on_with(tmp_path: Path) -> None:
