@@ -23,6 +23,7 @@ from prism.cli.command import (
     require_head,
     show_record,
 )
+from prism.data.llama2c import Llama2c
 from prism.data.shards import MANIFEST, Corpus
 from prism.data.text import Files, end_of_text, fingerprint, load_tokenizer
 from prism.data.windows import TextWindows
@@ -199,6 +200,7 @@ class EvaluateText(_Generates):
 
         sampling = {f.name: getattr(self, f.name) for f in fields(Sampling)} | {"steps": steps}
         settings = {"model": self.model, "weights": weights_digest(loaded), "length": length, "dtype": self.dtype}
+        settings |= {"mask_id": mask, "tokenizer": fingerprint(writing.tokenizer)}  # the texts are kept, so what reads them is
         with progress("samples", self.count(), shown=together.is_main) as done:
             rows = write_samples(
                 Prepared(model, policy, steps=steps, draw=draw, schedule=schedule, block=self.block),
@@ -328,6 +330,7 @@ class EvaluateKnownTruth(_Generates):
         truth.llama.to(self.torch_device())
         steps, batch = self.steps if self.steps is not None else length - 1, min(self.batch_size(), self.count())
         about = {"truth": self.truth.name, "truth_weights": weights_digest(truth.llama), "length": length}
+        about |= {"tokenizer": writing.fingerprint() if isinstance(writing, Llama2c) else None}  # None for ids
         sampling = {f.name: getattr(self, f.name) for f in fields(Sampling)} | {"steps": steps}
         settings = {"model": self.model, "weights": weights_digest(loaded), "dtype": self.dtype}
         file = None if self.save is None else SampleFile(self.save, about | settings | sampling)

@@ -125,6 +125,18 @@ def test_it_goes_on_where_it_stopped(root: Path, tmp_path: Path, capsys: pytest.
         assert f"begun with {change[0][2:]}=" in capsys.readouterr().err
 
 
+def test_a_file_holds_texts_of_one_tokenizer(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept, other = tmp_path / "s.jsonl", load_tokenizer(root / "words")
+    evaluate(root, tmp_path / "out.json", "--samples", "4", "--save", kept)
+    other.add_tokens(["cat dog"])
+    other.save_pretrained(tmp_path / "other")
+    assert main(words(root, "--samples", "8", "--save", kept, "--tokenizer", tmp_path / "other")) == 2
+    assert "begun with tokenizer=" in capsys.readouterr().err
+    assert main(words(root, "--samples", "8", "--save", kept, "--mask_id", "5")) == 2
+    assert "begun with mask_id=" in capsys.readouterr().err
+    assert len(lines(kept)) == 4
+
+
 def test_two_processes_write_what_one_writes(root: Path, tmp_path: Path) -> None:
     one = evaluate(root, tmp_path / "one.json", "--samples", "14", "--save", tmp_path / "one.jsonl")
     more = words(root, "--samples", "14", "--save", tmp_path / "two.jsonl", "--json", tmp_path / "two.json")
@@ -284,6 +296,19 @@ def test_known_truth_goes_on_where_it_stopped(world: Path, tmp_path: Path, capsy
     for change in (("--seed", "1"), ("--steps", "5"), ("--nucleus", "0.9"), ("--length", "6")):
         assert main([*known(world, "--samples", "10", "--save", parts), *change]) == 2
         assert f"begun with {change[0][2:]}=" in capsys.readouterr().err
+
+
+def test_ids_and_texts_of_a_truth_are_not_mixed(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With tokenizer.bin beside the truth, and without; or with another."""
+    (tmp_path / "truth.bin").write_bytes((world / "truth.bin").read_bytes())
+    write_llama2c_tokenizer(tmp_path / "other.bin", list(" abcdefghik"))
+    start = [*known(world, "--samples", "4", "--save", tmp_path / "s.jsonl"), "--truth", str(tmp_path / "truth.bin")]
+    assert main(start) == 0
+    for tokenizer in (world / "tokenizer.bin", tmp_path / "other.bin"):
+        assert main([*start, "--tokenizer", str(tokenizer)]) == 2
+        assert "begun with tokenizer=None, not" in capsys.readouterr().err
 
 
 def test_files_of_others_are_not_written_over(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
