@@ -28,6 +28,7 @@ from torch.nn import functional as F
 from prism.data.text import load_tokenizer
 from prism.models.folder import Folder, ModelError, first_line
 from prism.models.hub import locate
+from prism.models.masked_lm import max_length
 
 FALLBACK_CONTEXT = 1024
 """For models that set no limit."""
@@ -184,7 +185,8 @@ def load_encoder(
     from transformers import AutoModel
 
     model, tokenizer = _load(AutoModel, name, device, dtype)
-    return Encoder(model, tokenizer, context=_context(model), batch=batch)
+    positions = max_length(model) or _context(model)  # RoBERTa's and MPNet's config counts two that are no place in a text
+    return Encoder(model, tokenizer, context=min(positions, tokenizer.model_max_length), batch=batch)
 
 
 def _load(kind: Any, name: str, device: torch.device | str, dtype: torch.dtype) -> tuple[Any, Any]:
