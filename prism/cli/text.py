@@ -25,7 +25,7 @@ from prism.cli.command import (
 )
 from prism.data.llama2c import Llama2c
 from prism.data.shards import MANIFEST, Corpus
-from prism.data.text import Files, end_of_text, fingerprint, load_tokenizer
+from prism.data.text import Files, end_mark, end_of_text, fingerprint, load_tokenizer
 from prism.data.windows import TextWindows
 from prism.data.writing import Text, has_tokenizer
 from prism.evaluation.judge import Featuriser, Judge, load_encoder, load_judge
@@ -150,7 +150,7 @@ class EvaluateText(_Generates):
     def run(self) -> dict[str, Any]:
         clock, together = Stopwatch(), Together()
         writing = self._writing() if self.texts is None else None
-        end = END_OF_TEXT if writing is None else writing.tokenizer.eos_token
+        end = END_OF_TEXT if writing is None else end_mark(writing.tokenizer)
         judge = load_judge(  # first, lest it be missed when an hour's samples are there
             self.judge,
             device=self.torch_device(),
@@ -241,7 +241,7 @@ class EvaluateText(_Generates):
     ) -> dict[str, Any]:
         assert self.reference is not None
         length = len(tokens[0]) if tokens else max(len(judge.read(text)) for text in texts)
-        references = self._references(self.reference, len(texts), length)
+        references = self._references(self.reference, len(texts), length, judge.end or judge.own_end)
         eye: Featuriser = judge
         if self.encoder is not None:
             eye = load_encoder(
@@ -267,14 +267,16 @@ class EvaluateText(_Generates):
             "mauve_features": self.encoder or self.judge,
         }
 
-    def _references(self, source: Path, count: int, length: int) -> list[str]:
+    def _references(self, source: Path, count: int, length: int, mark: str | None) -> list[str]:
+        """So many texts to be like; where a document ends they have the samples' `mark`, or the two would differ in that."""
         if not (source / MANIFEST).is_file():
-            return self._read(source, count)
+            return [_marked(text, END_OF_TEXT, mark) for text in self._read(source, count)]
         corpus = Corpus.load(source)
         tokenizer = load_tokenizer(corpus.folder / "tokenizer")
         corpus.check_tokenizer(fingerprint(tokenizer), "the one beside it")
         windows = TextWindows(corpus.validation, length, end=end_of_text(tokenizer) if self._ends() else None)
-        return [Text(tokenizer).text(row) for row in windows.read(range(min(count, windows.count))).tolist()]
+        rows = windows.read(range(min(count, windows.count))).tolist()
+        return [_marked(Text(tokenizer).text(row), end_mark(tokenizer), mark) for row in rows]
 
     def _ends(self) -> bool:
         return self.model is not None and is_mdlms(self.model) if self.ends is None else self.ends
@@ -417,6 +419,11 @@ def _each(
             return found
 
         return together.each(items, pieces)
+
+
+def _marked(text: str, own: str | None, mark: str | None) -> str:
+    """With `mark` for the `own` mark of the text."""
+    return text if own is None or mark is None else text.replace(own, mark)
 
 
 def _tokens(judge: Judge, texts: list[str]) -> list[np.ndarray]:

@@ -261,6 +261,12 @@ def end_of_text(tokenizer: Any) -> int:
     raise TextError("The tokenizer has neither an end-of-text (eos) nor a separator (sep) token; give it one.")
 
 
+def end_mark(tokenizer: Any) -> str | None:
+    """How the end of a document reads in text; None where the tokenizer has no such token."""
+    marks = (tokenizer.eos_token, tokenizer.sep_token)
+    return next((mark for mark in marks if mark is not None), None)
+
+
 def vocabulary_size(tokenizer: Any) -> int:
     """One more than the largest id: what a model's embedding needs, holes included."""
     return max(tokenizer.get_vocab().values()) + 1

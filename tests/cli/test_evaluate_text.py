@@ -199,6 +199,24 @@ def test_references_have_the_ends_the_model_learnt(root: Path, tmp_path: Path, r
         assert {len(load_tokenizer(root / "words")(text)["input_ids"]) for text in references} <= {15, 16, 17}
 
 
+def test_both_sides_end_documents_alike(
+    root: Path, tmp_path: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer whose tokenizer has a separator and no end of text, and references of another tokenizer, or of a file."""
+    told: list[str | None] = []
+    monkeypatch.setattr(text, "load_judge", lambda *a, **options: told.append(options["end"]) or load_judge(*a, **options))
+    tokenizer = load_tokenizer(root / "words")
+    tokenizer.eos_token, tokenizer.sep_token = None, "[SEP]"
+    tokenizer.save_pretrained(tmp_path / "other")
+    more = ["--model", root / "base" / "backbone", "--tokenizer", tmp_path / "other", "--samples", "6", "--mauve_seeds", "1"]
+    write_lines(tmp_path / "ends.jsonl", ["the cat<|endoftext|> ran"] * 6)
+    for reference, ends in ((root / "tokens", ["--ends", "true"]), (tmp_path / "ends.jsonl", [])):
+        read.clear()
+        evaluate(root, tmp_path / "out.json", *more, "--reference", reference, *ends)
+        assert told[-1] == "[SEP]"
+        assert all("[SEP]" in text and "<|endoftext|>" not in text for text in read[:6])
+
+
 def test_bad_words(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
     judge = ["--judge", root / "judge"]

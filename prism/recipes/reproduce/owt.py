@@ -34,6 +34,7 @@ from prism.data.text import (
     Files,
     First,
     Source,
+    end_mark,
     end_of_text,
     fingerprint,
     holds_json_lines,
@@ -231,7 +232,7 @@ class OwtStudy:
         # What may be missing is looked for now and not after hours of work.
         self.checkpoint = locate(ingredients.checkpoint).resolve()  # models are remembered by their path
         self.tokenizer = load_tokenizer(self._tokenizer_source())
-        self.judge = load_judge(ingredients.judge, end=self.tokenizer.eos_token)
+        self.judge = load_judge(ingredients.judge, end=end_mark(self.tokenizer))
 
     # ── data ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
