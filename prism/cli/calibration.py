@@ -43,8 +43,12 @@ class EvaluateCalibration(WithModel, Sampling, Command):
     length: int | None = None
     """Their tokens; the model's own length if left out."""
     data: Path | None = None
-    """True sequences the model has not learnt from: a folder of prism tokenize, whose validation part is taken, or a .npy file
-    of token ids, whose last rows are (those prism finetune held out)."""
+    """True sequences the model has not learnt from: a folder of prism tokenize, of whose validation part those are taken that
+    prism finetune did not hold out (see --held_out), or a .npy file of token ids, whose last --samples rows are. Give a file of
+    its own: of the one the model was tuned on all rows were learnt from but those held out, and its quality was fitted to these."""
+    held_out: int = 256
+    """The --held_out of prism finetune with the same folder and --length: so many sequences its quality was fitted to, and
+    they are left out here."""
     ends: bool | None = None
     """Put the sequences of a --data folder between two end-of-text tokens, as the model learnt them (prism finetune --ends
     true); if left out, so for MDLM's checkpoints."""
@@ -63,6 +67,8 @@ class EvaluateCalibration(WithModel, Sampling, Command):
                 raise ValueError(f"{flag} {value}: must be at least 1.")
         if self.steps is not None and self.steps < 2:
             raise ValueError(f"--steps {self.steps}: before the first step no token is written; take at least 2.")
+        if self.held_out < 0:
+            raise ValueError(f"--held_out {self.held_out}: must be 0 or more.")
         if self.ends is not None and (self.data is None or not (self.data / MANIFEST).is_file()):
             raise ValueError("--ends is about a --data folder of prism tokenize; leave it out.")
         if self.plot is not None:
@@ -89,9 +95,8 @@ class EvaluateCalibration(WithModel, Sampling, Command):
             seen = witnessed(model, self, blank, steps, done)
         found: dict[str, Any] = {"steps": steps, "runs": {self.policy: seen.summary()}}
         if true is not None:
-            found["detection"] = detection(
-                model, Batch(true.to(device)), PrismLoss(k=self.draws, draw=self.build_draw())
-            )
+            loss = PrismLoss(k=self.draws, draw=self.build_draw())
+            found["detection"] = {"sequences": len(true), **detection(model, Batch(true.to(device)), loss)}
         record = clock.record("evaluate calibration", self, seed=self.seed, model=model, name=self.source())
         self._show(found, length)
         if self.plot is not None:
@@ -112,7 +117,20 @@ class EvaluateCalibration(WithModel, Sampling, Command):
         ends = is_mdlms(self.source()) if self.ends is None else self.ends
         end = end_of_text(load_tokenizer(corpus.folder / "tokenizer")) if ends else None
         windows = TextWindows(corpus.validation, length, end=end)
-        return windows.read(range(min(self.samples, windows.count)))
+        if windows.count < self.held_out + self.samples:
+            raise ValueError(
+                f"{data} has {windows.count} sequences of --length {length} to validate on, less than the --held_out "
+                f"{self.held_out} of prism finetune and --samples {self.samples}; lower --samples, give the --held_out the "
+                "model was tuned with, or tokenize with a larger --validation."
+            )
+        # prism finetune holds out the first of this very order, so the last are none of them.
+        return windows.read(range(windows.count - self.samples, windows.count))
+
+    def _whence(self) -> str:
+        assert self.data is not None
+        if (self.data / MANIFEST).is_file():
+            return f"validation documents of {self.data}, without the {self.held_out} sequences quality was fitted to"
+        return f"the last rows of {self.data}"
 
     def _show(self, found: dict[str, Any], length: int) -> None:
         run = found["runs"][self.policy]
@@ -128,7 +146,7 @@ class EvaluateCalibration(WithModel, Sampling, Command):
             told = found["detection"]
             scores = ", ".join(f"{name} {value:.3f}" for name, value in told["auroc"].items())
             console.print(
-                f"{told['tokens']} tokens drawn into true sequences, {100 * told['right']:.1f} % of them right: ECE against it "
+                f"{told['tokens']} tokens drawn into {told['sequences']} true sequences ({self._whence()}), {100 * told['right']:.1f} % of them right: ECE against it "
                 f"{told['against_truth']['ece']:.3f}; AUROC of finding the others: {scores}",
                 soft_wrap=True,
             )

@@ -13,7 +13,9 @@ from texts import essays, write_lines, write_tokenizer
 
 import prism
 from prism.cli import calibration, main
+from prism.data.shards import Corpus
 from prism.data.text import end_of_text, load_tokenizer
+from prism.data.windows import TextWindows
 from prism.evaluation.calibration import Witness, detection
 from prism.models.hub import load_model
 
@@ -48,6 +50,7 @@ def test_the_questions_are_a_witnesss(models: Path, tmp_path: Path, capsys: pyte
 
 def test_true_sequences_are_the_last_rows(models: Path, files: Path, tmp_path: Path) -> None:
     found = asked(models, tmp_path / "c.json", "--data", files / "rows.npy", "--draws", "3", "--steps", "3")
+    assert found["detection"]["sequences"] == 6
     assert found["detection"]["tokens"] <= 18  # six rows, three each, fewer where fewer are masked
     assert set(found["detection"]["auroc"]) == {"quality", "own", "likelihood"}
     rows = np.load(files / "rows.npy")
@@ -74,7 +77,7 @@ def test_true_text_is_the_validation_part(
     fast = ["--data", tokens, "--length", "16", "--held_out", "4", "--batch", "4", "--steps", "2", "--ends", "true"]
     assert run("pretrain", *fast, "--output", base, "--hidden_size", "16", "--layers", "1", "--heads", "2") == 0
     assert run("finetune", *fast, "--model", base, "--output", tuned) == 0
-    words = ["evaluate", "calibration", "--model", tuned, "--samples", "3", "--steps", "3"]
+    words = ["evaluate", "calibration", "--model", tuned, "--samples", "3", "--steps", "3", "--held_out", "4"]
     assert run(*words, "--data", tokens, "--json", out) == 0
     assert json.loads(out.read_text())["detection"]["tokens"] > 0
     shown: list[torch.Tensor] = []
@@ -86,5 +89,16 @@ def test_true_text_is_the_validation_part(
         assert bool((shown[-1][:, [0, -1]] == end).all()) is ends
     assert run(*words, "--ends", "true") == 2
     assert "--ends is about a --data folder" in capsys.readouterr().err
+    windows = TextWindows(Corpus.load(tokens).validation, 16, end=end)
+    fitted = windows.read(range(4))  # as prism finetune held them out
+    everything = ["--samples", str(windows.count - 4), "--data", tokens, "--ends", "true"]
+    capsys.readouterr()
+    assert run(*words, *everything) == 0
+    assert len(shown[-1]) == windows.count - 4
+    assert not any((row == shown[-1]).all(1).any() for row in fitted)
+    assert "without the 4 sequences quality was fitted to" in " ".join(capsys.readouterr().out.split())
+    assert run(*words, *everything, "--held_out", "5") == 2
+    assert f"less than the --held_out 5 of prism finetune and --samples {windows.count - 4}" in capsys.readouterr().err
+    assert run(*words, "--held_out", "-1") == 2
     assert run(*words, "--data", tokens, "--length", "4000000") == 2
     assert "4000000" in capsys.readouterr().err
