@@ -10,7 +10,17 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from prism.cli.command import STORIES, Command, WithModel, check_file, console, own_length, progress, show_record
+from prism.cli.command import (
+    STORIES,
+    Command,
+    WithModel,
+    check_file,
+    console,
+    own_length,
+    progress,
+    show_record,
+    warn_of_length,
+)
 from prism.data.shards import MANIFEST, Corpus
 from prism.data.text import end_of_text, load_tokenizer
 from prism.data.windows import TextWindows
@@ -88,6 +98,7 @@ class EvaluateCalibration(WithModel, Sampling, Command):
         if length is None:
             raise ValueError("This model does not say how long its sequences are; give --length.")
         self.check_length(length)
+        warn_of_length(model, length)
         true = None if self.data is None else self._true(self.data, length, model.facts.vocab_size)
         mask, device, steps = model.facts.mask_id, self.torch_device(), self.steps or length
         blank = start(torch.full((self.samples, length), mask, device=device), mask)

@@ -22,6 +22,7 @@ from prism.cli.command import (
     progress,
     require_head,
     show_record,
+    warn_of_length,
 )
 from prism.data.llama2c import Llama2c
 from prism.data.shards import MANIFEST, Corpus
@@ -192,6 +193,7 @@ class EvaluateText(_Generates):
         model = for_sampling(loaded, self.torch_dtype())
         length, device = self.full_length(loaded), self.torch_device()
         self.check_length(length)
+        warn_of_length(loaded, length)
         steps = self.steps if self.steps is not None else length
         mask = model.facts.mask_id
 

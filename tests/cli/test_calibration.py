@@ -60,6 +60,14 @@ def test_true_sequences_are_the_last_rows(models: Path, files: Path, tmp_path: P
     assert again["detection"] == found["detection"]
 
 
+def test_sequences_longer_than_the_model_learnt_are_told_of(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for length, told in ((12, False), (13, True)):
+        asked(models, tmp_path / "c.json", "--steps", "3", "--length", str(length))
+        assert ("13 tokens are more than the 12 the model was trained for" in capsys.readouterr().out) is told
+
+
 @pytest.mark.parametrize("drawn", [[], ["--data", "rows.npy"]], ids=["alone", "with true sequences"])
 def test_drawn(models: Path, files: Path, tmp_path: Path, drawn: list[str]) -> None:
     more = [str(files / word) if word.endswith(".npy") else word for word in drawn]

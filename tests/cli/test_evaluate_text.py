@@ -106,6 +106,15 @@ def test_generated_and_judged(root: Path, tmp_path: Path, capsys: pytest.Capture
     assert judge(root, out, "--texts", samples, "--samples", "3")["samples"] == 3
 
 
+def test_texts_longer_than_the_model_learnt_are_told_of(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for length, told in ((16, False), (17, True)):
+        evaluate(root, tmp_path / "out.json", "--samples", "2", "--length", str(length))
+        said = " ".join(capsys.readouterr().out.split())
+        assert ("17 tokens are more than the 16 the model was trained for" in said) is told
+
+
 def test_a_tokenizer_from_elsewhere(root: Path, tmp_path: Path) -> None:
     """As MDLM's checkpoint needs it, which comes without."""
     one = evaluate(root, tmp_path / "a.json", "--samples", "4")
