@@ -69,19 +69,10 @@ class Files(Source):
 
     def _read(self, path: Path) -> Iterator[str]:
         if holds_json_lines(path):
-            yield from (self._text(where, row) for where, row in json_lines(path))
+            yield from (text_of(where, row, self.field) for where, row in json_lines(path))
         else:
             with _opened(path) as file:
                 yield from self._pieces(file)
-
-    def _text(self, where: str, row: Row) -> str:
-        if not isinstance(row.get(self.field), str):
-            texts = [key for key, value in row.items() if isinstance(value, str)]
-            raise TextError(
-                f"{where} has no text under {self.field!r}; "
-                + (f"name another field: {', '.join(texts)}." if texts else "expected an object with text in it.")
-            )
-        return row[self.field]
 
     def _pieces(self, file: TextIOWrapper) -> Iterator[str]:
         if self.separator is None:
@@ -95,6 +86,19 @@ class Files(Source):
             else:
                 piece.append(line)
         yield "".join(piece)
+
+
+def text_of(where: str, row: Row, field: str) -> str:
+    """The text of a row; null is an empty one, as corpora have where a page had none."""
+    if field in row and row[field] is None:
+        return ""
+    if not isinstance(row.get(field), str):
+        texts = [key for key, value in row.items() if isinstance(value, str)]
+        raise TextError(
+            f"{where} has no text under {field!r}; "
+            + (f"name another field: {', '.join(texts)}." if texts else f"its fields are: {', '.join(row) or 'none'}.")
+        )
+    return row[field]
 
 
 def file_sha256(path: Path) -> str:
@@ -159,10 +163,8 @@ class Dataset(Source):
     field: str = "text"
 
     def documents(self, skip: int = 0) -> Iterator[str]:
-        for _, row in dataset_rows(self.name, self.config, self.split, skip):
-            if not isinstance(row.get(self.field), str):
-                raise TextError(f"{self.name} has no text under {self.field!r}; name another field: {', '.join(row)}.")
-            yield row[self.field]
+        for where, row in dataset_rows(self.name, self.config, self.split, skip):
+            yield text_of(where, row, self.field)
 
     def describe(self) -> dict[str, Any]:
         return {"dataset": asdict(self)}

@@ -117,6 +117,21 @@ def test_a_dataset_is_streamed(tmp_path: Path) -> None:
         list(Dataset(str(tmp_path), split="test").documents())
 
 
+def test_null_is_an_empty_text(tokenizer: Any, tmp_path: Path) -> None:
+    """In a file and in a dataset; a field that is nowhere is another matter, and the row is named."""
+    pytest.importorskip("datasets", reason="the extra `text` is not installed")
+    rows = [{"text": "one", "n": 1}, {"text": None, "n": 2}, {"text": "two", "n": 3}]
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for source in (Files((path,)), Dataset(str(tmp_path))):
+        assert list(source.documents()) == ["one", "", "two"]
+        assert list(source.documents(skip=1)) == ["", "two"]
+    with pytest.raises(TextError, match=r"train\.jsonl, line 1 has no text under 'body'; name another field: text\."):
+        list(Files((path,), "body").documents())
+    with pytest.raises(TextError, match=r", row 2 has no text under 'body'; its fields are: text, n\."):
+        list(Dataset(str(tmp_path), field="body").documents(skip=1))
+
+
 def test_a_byte_level_bpe_from_vocabulary_and_merges(tokenizer: Any, tmp_path: Path) -> None:
     text = "the quick naïve 猫 🙂, unseen words too"
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
