@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import lzma
+import re
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -64,7 +65,7 @@ class Files(Source):
 
     def describe(self) -> dict[str, Any]:
         """By what the files hold, so they may be moved and touched; read once more, they cost little beside making ids."""
-        files = [{"name": path.name, "bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in self.paths]
+        files = [_described(path, path.name) for path in self.paths]
         return {"files": files, "field": self.field, "separator": self.separator}
 
     def _read(self, path: Path) -> Iterator[str]:
@@ -86,6 +87,10 @@ class Files(Source):
             else:
                 piece.append(line)
         yield "".join(piece)
+
+
+def _described(path: Path, name: str) -> dict[str, Any]:
+    return {"name": name, "bytes": path.stat().st_size, "sha256": file_sha256(path)}
 
 
 def text_of(where: str, row: Row, field: str) -> str:
@@ -167,7 +172,13 @@ class Dataset(Source):
             yield text_of(where, row, self.field)
 
     def describe(self) -> dict[str, Any]:
-        return {"dataset": asdict(self)}
+        """A folder by what its files hold, a dataset of the hub by its revision: both may change under the same name."""
+        folder = Path(self.name)
+        if not folder.is_dir():
+            return {"dataset": {**asdict(self), "revision": _revision(self.name, self.config)}}
+        paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+        files = [_described(paths[name], name) for name in sorted(paths) if not re.search(r"(^|/)\.", name)]
+        return {"dataset": {**asdict(self), "name": folder.resolve().name}, "files": files}
 
 
 @dataclass(frozen=True)
@@ -186,16 +197,29 @@ class First(Source):
 
 def dataset_rows(name: str, config: str | None, split: str, skip: int = 0) -> Iterator[tuple[str, Row]]:
     """The rows of a dataset of the hub, or of a folder in one of its layouts, each with its place; streamed."""
+    with _datasets(name) as datasets:
+        rows = datasets.load_dataset(name, config, split=split, streaming=True)
+    for number, row in enumerate(rows.skip(skip), skip + 1):
+        yield f"{name}, row {number}", row
+
+
+def _revision(name: str, config: str | None) -> str | None:
+    """The commit of a dataset of the hub."""
+    with _datasets(name) as datasets:
+        return datasets.load_dataset_builder(name, config).hash
+
+
+@contextmanager
+def _datasets(name: str) -> Iterator[Any]:
+    """The package, while it opens a dataset."""
     try:
         import datasets
     except ImportError as error:
         raise TextError(f"{name} needs datasets; run: pip install 'prism-mdm[text]'") from error
     try:
-        rows = datasets.load_dataset(name, config, split=split, streaming=True)
+        yield datasets
     except (ValueError, OSError) as error:
         raise TextError(f"The dataset {name!r} cannot be read: {first_line(error)}") from error
-    for number, row in enumerate(rows.skip(skip), skip + 1):
-        yield f"{name}, row {number}", row
 
 
 # ── tokenizers ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,9 +6,11 @@ import bz2
 import gzip
 import json
 import lzma
+import shutil
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -115,6 +117,29 @@ def test_a_dataset_is_streamed(tmp_path: Path) -> None:
         list(Dataset(str(tmp_path)).documents())
     with pytest.raises(TextError, match="cannot be read"):
         list(Dataset(str(tmp_path), split="test").documents())
+
+
+def test_a_folder_of_a_dataset_is_known_by_what_it_holds(tmp_path: Path) -> None:
+    folder = tmp_path / "corpus"
+    (folder / "data").mkdir(parents=True)
+    path = write_lines(folder / "data" / "train.jsonl", essays(9))
+    before = Dataset(str(folder)).describe()
+    assert [file["name"] for file in before["files"]] == ["data/train.jsonl"]
+    (folder / ".cache").mkdir()
+    (folder / ".cache" / "lock").write_text("no text")
+    path.touch()
+    elsewhere = str(shutil.move(folder, tmp_path / "elsewhere" / "corpus"))
+    assert Dataset(elsewhere).describe() == before
+    write_lines(Path(elsewhere) / "data" / "train.jsonl", essays(9, seed=1))
+    assert Dataset(elsewhere).describe() != before
+
+
+def test_a_dataset_of_the_hub_is_known_by_its_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("datasets", reason="the extra `text` is not installed")
+    revisions = iter(["c0ffee", "decade"])
+    monkeypatch.setattr("datasets.load_dataset_builder", lambda name, config: SimpleNamespace(hash=next(revisions)))
+    one, two = (Dataset("somebody/words", "en").describe()["dataset"] for _ in range(2))
+    assert (one["name"], one["config"], one["revision"], two["revision"]) == ("somebody/words", "en", "c0ffee", "decade")
 
 
 def test_null_is_an_empty_text(tokenizer: Any, tmp_path: Path) -> None:
