@@ -275,7 +275,7 @@ class EvaluateText(_Generates):
             return [_marked(text, END_OF_TEXT, mark) for text in self._read(source, count)]
         corpus = Corpus.load(source)
         tokenizer = load_tokenizer(corpus.folder / "tokenizer")
-        corpus.check_tokenizer(fingerprint(tokenizer), "the one beside it")
+        corpus.require_tokenizer(tokenizer, "the one beside it")
         windows = TextWindows(corpus.validation, length, end=end_of_text(tokenizer) if self._ends() else None)
         rows = windows.read(range(min(count, windows.count))).tolist()
         return [_marked(Text(tokenizer).text(row), end_mark(tokenizer), mark) for row in rows]

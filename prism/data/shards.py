@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64, UInt, UInt64
 
-from prism.data.text import file_sha256
+from prism.data.text import end_of_text, file_sha256, fingerprint
 from prism.models.folder import LOCK, Folder, sync, write_whole
 
 FORMAT, VERSION = "prism-tokens", 3
@@ -142,7 +142,18 @@ class Corpus:
     def validation(self) -> Stream:
         return self._stream("validation")
 
+    def require_tokenizer(self, tokenizer: Any, whose: str) -> None:
+        """Whether it cuts text as the one this was made with, and ends documents with the same token."""
+        self.check_tokenizer(fingerprint(tokenizer), whose)
+        if (end := end_of_text(tokenizer)) != self.recipe.end_of_text:
+            ours, theirs = (f"{i} ({tokenizer.convert_ids_to_tokens(i)!r})" for i in (self.recipe.end_of_text, end))
+            raise CorpusError(
+                f"{self.folder} has the token {ours} after every document and {whose} has {theirs} for that; tokenize the text "
+                "again with that one."
+            )
+
     def check_tokenizer(self, fingerprint: str, whose: str) -> None:
+        """The first half of `require_tokenizer`."""
         if fingerprint != self.recipe.tokenizer:
             raise CorpusError(
                 f"{self.folder} was made with another tokenizer ({self.recipe.tokenizer[:12]}) than {whose} "

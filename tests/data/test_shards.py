@@ -15,7 +15,7 @@ from texts import essays, write_lines
 
 from prism.data import shards
 from prism.data.shards import Corpus, CorpusError, CorpusWriter, Recipe, Stream
-from prism.data.text import Files, file_sha256, fingerprint
+from prism.data.text import Files, file_sha256, fingerprint, load_tokenizer
 from prism.data.tokenizing import tokenize
 
 
@@ -140,6 +140,19 @@ def test_another_tokenizer_is_refused(folder: Path, tokenizer: Any) -> None:
     corpus.check_tokenizer(fingerprint(tokenizer), "this")
     with pytest.raises(CorpusError, match=r"was made with another tokenizer .* than that of my-model"):
         corpus.check_tokenizer("0" * 64, "that of my-model")
+
+
+def test_a_tokenizer_that_ends_documents_otherwise_is_refused(folder: Path, tokenizer_folder: Path) -> None:
+    """Its pieces are the same, so its fingerprint is."""
+    corpus, other = Corpus.load(folder), load_tokenizer(tokenizer_folder)
+    corpus.require_tokenizer(other, "this")
+    other.add_special_tokens({"eos_token": "<|im_end|>"})
+    assert fingerprint(other) == corpus.recipe.tokenizer
+    said = re.escape("has the token 0 ('<|endoftext|>') after every document and that of my-model has 320 ('<|im_end|>')")
+    with pytest.raises(CorpusError, match=said):
+        corpus.require_tokenizer(other, "that of my-model")
+    other.add_special_tokens({"mask_token": "<|mask|>", "eos_token": "<|endoftext|>"})
+    corpus.require_tokenizer(other, "this")
 
 
 @pytest.mark.parametrize(("start", "length"), [(0, 5), (2, 3), (2, 4), (4, 10), (9, 1), (0, 10)])

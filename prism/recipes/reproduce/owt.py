@@ -36,7 +36,6 @@ from prism.data.text import (
     Source,
     end_mark,
     end_of_text,
-    fingerprint,
     holds_json_lines,
     load_tokenizer,
     vocabulary_size,
@@ -250,7 +249,7 @@ class OwtStudy:
     def corpus(self) -> Corpus:
         if self._data_is_tokens():
             corpus = Corpus.load(Path(self.ingredients.data))
-            corpus.check_tokenizer(fingerprint(self.tokenizer), f"that of {self.ingredients.checkpoint}")
+            corpus.require_tokenizer(self.tokenizer, f"that of {self.ingredients.checkpoint}")
         else:
             corpus = self._tokenized(First(self._source(), self.scale.documents))
         wanted = self.scale.held_out + self.scale.samples
