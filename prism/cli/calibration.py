@@ -54,8 +54,9 @@ class EvaluateCalibration(WithModel, Sampling, Command):
     """Their tokens; the model's own length if left out."""
     data: Path | None = None
     """True sequences the model has not learnt from: a folder of prism tokenize, of whose validation part those are taken that
-    prism finetune did not hold out (see --held_out), or a .npy file of token ids, whose last --samples rows are. Give a file of
-    its own: of the one the model was tuned on all rows were learnt from but those held out, and its quality was fitted to these."""
+    prism finetune did not hold out (see --held_out), or a .npy file of token ids, whose last --samples rows are. Let that be
+    another file than the model was tuned on: of that one all rows were learnt from but the last, and quality was fitted to
+    these."""
     held_out: int = 256
     """The --held_out of prism finetune with the same folder and --length: so many sequences its quality was fitted to, and
     they are left out here."""
@@ -157,7 +158,8 @@ class EvaluateCalibration(WithModel, Sampling, Command):
             told = found["detection"]
             scores = ", ".join(f"{name} {value:.3f}" for name, value in told["auroc"].items())
             console.print(
-                f"{told['tokens']} tokens drawn into {told['sequences']} true sequences ({self._whence()}), {100 * told['right']:.1f} % of them right: ECE against it "
+                f"{told['tokens']} tokens drawn into {told['sequences']} true sequences ({self._whence()}), "
+                f"{100 * told['right']:.1f} % of them right: ECE against it "
                 f"{told['against_truth']['ece']:.3f}; AUROC of finding the others: {scores}",
                 soft_wrap=True,
             )

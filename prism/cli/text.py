@@ -109,7 +109,7 @@ class EvaluateText(_Generates):
     pieces as long as the samples. Needs mauve-text, which is under the GPLv3: pip install 'prism-mdm[mauve]'."""
     ends: bool | None = None
     """Put the pieces of a --reference folder between two end-of-text tokens, as the model learnt them (prism pretrain --ends
-    true); if left out, so for MDLM's checkpoints. MAUVE sees how texts end, so it means nothing where only one side has ends."""
+    true); if left out, so for MDLM's checkpoints. MAUVE sees how texts end: it means nothing where only one side has ends."""
     encoder: str | None = None
     """MAUVE's features from the mean hidden state of this encoder (a folder or hub name) and not, as published with
     gpt2-large, from the judge's last token."""
@@ -202,7 +202,10 @@ class EvaluateText(_Generates):
 
         sampling = {f.name: getattr(self, f.name) for f in fields(Sampling)} | {"steps": steps}
         settings = {"model": self.model, "weights": weights_digest(loaded), "length": length, "dtype": self.dtype}
-        settings |= {"mask_id": mask, "tokenizer": fingerprint(writing.tokenizer)}  # the texts are kept, so what reads them is
+        settings |= {
+            "mask_id": mask,
+            "tokenizer": fingerprint(writing.tokenizer),
+        }  # the texts are kept, so what reads them is
         with progress("samples", self.count(), shown=together.is_main) as done:
             rows = write_samples(
                 Prepared(model, policy, steps=steps, draw=draw, schedule=schedule, block=self.block),

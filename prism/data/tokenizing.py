@@ -69,7 +69,9 @@ def tokenize(
             return finished(folder, recipe)
         writer = CorpusWriter(folder, recipe)
         if not writer.complete:
-            _write_all(writer, source, Encoder(tokenizer.backend_tokenizer.to_str(), recipe.end_of_text), workers, report)
+            _write_all(
+                writer, source, Encoder(tokenizer.backend_tokenizer.to_str(), recipe.end_of_text), workers, report
+            )
         tokenizer.save_pretrained(folder / "tokenizer")
         return writer.finish()
 

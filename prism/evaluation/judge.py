@@ -185,7 +185,9 @@ def load_encoder(
     from transformers import AutoModel
 
     model, tokenizer = _load(AutoModel, name, device, dtype)
-    positions = max_length(model) or _context(model)  # RoBERTa's and MPNet's config counts two that are no place in a text
+    positions = max_length(model) or _context(
+        model
+    )  # RoBERTa's and MPNet's config counts two that are no place in a text
     return Encoder(model, tokenizer, context=min(positions, tokenizer.model_max_length), batch=batch)
 
 

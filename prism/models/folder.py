@@ -17,6 +17,7 @@ from torch import Tensor
 LOCK = ".lock"
 """The file in a folder by which a process keeps others from writing there."""
 
+
 class ModelError(ValueError):
     """A backbone that cannot be loaded or saved: what, why, and how to mend it."""
 

@@ -213,11 +213,22 @@ def test_both_sides_end_documents_alike(
 ) -> None:
     """A writer whose tokenizer has a separator and no end of text, and references of another tokenizer, or of a file."""
     told: list[str | None] = []
-    monkeypatch.setattr(text, "load_judge", lambda *a, **options: told.append(options["end"]) or load_judge(*a, **options))
+    monkeypatch.setattr(
+        text, "load_judge", lambda *a, **options: told.append(options["end"]) or load_judge(*a, **options)
+    )
     tokenizer = load_tokenizer(root / "words")
     tokenizer.eos_token, tokenizer.sep_token = None, "[SEP]"
     tokenizer.save_pretrained(tmp_path / "other")
-    more = ["--model", root / "base" / "backbone", "--tokenizer", tmp_path / "other", "--samples", "6", "--mauve_seeds", "1"]
+    more = [
+        "--model",
+        root / "base" / "backbone",
+        "--tokenizer",
+        tmp_path / "other",
+        "--samples",
+        "6",
+        "--mauve_seeds",
+        "1",
+    ]
     write_lines(tmp_path / "ends.jsonl", ["the cat<|endoftext|> ran"] * 6)
     for reference, ends in ((root / "tokens", ["--ends", "true"]), (tmp_path / "ends.jsonl", [])):
         read.clear()

@@ -148,7 +148,9 @@ def test_a_tokenizer_that_ends_documents_otherwise_is_refused(folder: Path, toke
     corpus.require_tokenizer(other, "this")
     other.add_special_tokens({"eos_token": "<|im_end|>"})
     assert fingerprint(other) == corpus.recipe.tokenizer
-    said = re.escape("has the token 0 ('<|endoftext|>') after every document and that of my-model has 320 ('<|im_end|>')")
+    said = re.escape(
+        "has the token 0 ('<|endoftext|>') after every document and that of my-model has 320 ('<|im_end|>')"
+    )
     with pytest.raises(CorpusError, match=said):
         corpus.require_tokenizer(other, "that of my-model")
     other.add_special_tokens({"mask_token": "<|mask|>", "eos_token": "<|endoftext|>"})

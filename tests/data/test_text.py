@@ -139,7 +139,12 @@ def test_a_dataset_of_the_hub_is_known_by_its_revision(monkeypatch: pytest.Monke
     revisions = iter(["c0ffee", "decade"])
     monkeypatch.setattr("datasets.load_dataset_builder", lambda name, config: SimpleNamespace(hash=next(revisions)))
     one, two = (Dataset("somebody/words", "en").describe()["dataset"] for _ in range(2))
-    assert (one["name"], one["config"], one["revision"], two["revision"]) == ("somebody/words", "en", "c0ffee", "decade")
+    assert (one["name"], one["config"], one["revision"], two["revision"]) == (
+        "somebody/words",
+        "en",
+        "c0ffee",
+        "decade",
+    )
 
 
 def test_null_is_an_empty_text(tokenizer: Any, tmp_path: Path) -> None:

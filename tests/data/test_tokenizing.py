@@ -184,7 +184,9 @@ def test_two_processes_do_not_write_one_folder(tokenizer: Any, tmp_path: Path) -
     refused = []
 
     def intrude(writer: Any) -> None:
-        with pytest.raises(ValueError, match=r"Another process is writing .*tokens; wait for it and repeat this, or choose"):
+        with pytest.raises(
+            ValueError, match=r"Another process is writing .*tokens; wait for it and repeat this, or choose"
+        ):
             tokenize(listed(*essays(5)), tokenizer, tmp_path / "tokens")
         refused.append(writer.kept)
 

@@ -96,7 +96,9 @@ def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
 
     def intrude(count: int) -> None:
-        with pytest.raises(ValueError, match=r"Another process is writing .*s\.jsonl; wait for it and repeat this, or choose"):
+        with pytest.raises(
+            ValueError, match=r"Another process is writing .*s\.jsonl; wait for it and repeat this, or choose"
+        ):
             write(SampleFile(path, SETTINGS), 10)
 
     assert without_time(write(SampleFile(path, SETTINGS), 10, done=intrude)) == without_time(write(None, 10))
