@@ -170,10 +170,19 @@ class EvaluateText(_Generates):
             rows, made = self._write(writing, together)
             texts, tokens = [row.text for row in rows], [np.array(row.tokens) for row in rows]
         likelihood = self._likelihood(judge, texts, together)
+        whole = [np.array(judge.whole(text), dtype=np.int64) for text in texts]
+        cut = sum(len(row) > judge.room for row in whole)
+        if cut:
+            console.print(
+                f"{cut} of {len(texts)} texts are longer than the {judge.room} tokens of them {self.judge} reads; it judges how "
+                "they begin.",
+                soft_wrap=True,
+            )
         summary = {
             "samples": len(texts),
+            "texts_cut": cut,
             **likelihood.summary(),
-            **diversity(tokens if tokens is not None else _tokens(judge, texts)),
+            **diversity(tokens if tokens is not None else whole),
             "diversity_of": "the model's tokens" if tokens is not None else "the judge's tokens",
         }
         if self.reference is not None:
@@ -202,10 +211,7 @@ class EvaluateText(_Generates):
 
         sampling = {f.name: getattr(self, f.name) for f in fields(Sampling)} | {"steps": steps}
         settings = {"model": self.model, "weights": weights_digest(loaded), "length": length, "dtype": self.dtype}
-        settings |= {
-            "mask_id": mask,
-            "tokenizer": fingerprint(writing.tokenizer),
-        }  # the texts are kept, so what reads them is
+        settings |= {"mask_id": mask, "tokenizer": fingerprint(writing.tokenizer)}  # for the file keeps texts
         with progress("samples", self.count(), shown=together.is_main) as done:
             rows = write_samples(
                 Prepared(model, policy, steps=steps, draw=draw, schedule=schedule, block=self.block),
@@ -429,11 +435,6 @@ def _each(
 def _marked(text: str, own: str | None, mark: str | None) -> str:
     """With `mark` for the `own` mark of the text."""
     return text if own is None or mark is None else text.replace(own, mark)
-
-
-def _tokens(judge: Judge, texts: list[str]) -> list[np.ndarray]:
-    """Texts in the judge's tokens, its start token being none of theirs."""
-    return [np.array(judge.read(text)[judge.begin is not None :], dtype=np.int64) for text in texts]
 
 
 def _show(title: str, summary: dict[str, Any], beside: dict[str, Any] | None = None) -> None:

@@ -69,9 +69,8 @@ def tokenize(
             return finished(folder, recipe)
         writer = CorpusWriter(folder, recipe)
         if not writer.complete:
-            _write_all(
-                writer, source, Encoder(tokenizer.backend_tokenizer.to_str(), recipe.end_of_text), workers, report
-            )
+            encoder = Encoder(tokenizer.backend_tokenizer.to_str(), recipe.end_of_text)
+            _write_all(writer, source, encoder, workers, report)
         tokenizer.save_pretrained(folder / "tokenizer")
         return writer.finish()
 

@@ -62,10 +62,18 @@ class Judge(Featuriser):
         """How the judge does."""
 
     def read(self, text: str) -> list[int]:
+        return ([] if self.begin is None else [self.begin]) + self.whole(text)[: self.room]
+
+    def whole(self, text: str) -> list[int]:
+        """All of the text in the judge's tokens, however long, and its start token not among them."""
         if self.end is not None and self.own_end is not None:
             text = text.replace(self.end, self.own_end)
-        ids = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        return ([] if self.begin is None else [self.begin]) + ids[: self.context - (self.begin is not None)]
+        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    @property
+    def room(self) -> int:
+        """Tokens of a text it reads."""
+        return self.context - (self.begin is not None)
 
     @torch.no_grad()
     def likelihood(self, texts: Sequence[str]) -> list[tuple[float, int]]:
@@ -185,9 +193,8 @@ def load_encoder(
     from transformers import AutoModel
 
     model, tokenizer = _load(AutoModel, name, device, dtype)
-    positions = max_length(model) or _context(
-        model
-    )  # RoBERTa's and MPNet's config counts two that are no place in a text
+    # The config of RoBERTa and MPNet counts two positions that are no place in a text.
+    positions = max_length(model) or _context(model)
     return Encoder(model, tokenizer, context=min(positions, tokenizer.model_max_length), batch=batch)
 
 

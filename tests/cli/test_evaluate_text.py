@@ -134,6 +134,23 @@ def test_it_goes_on_where_it_stopped(root: Path, tmp_path: Path, capsys: pytest.
         assert f"begun with {change[0][2:]}=" in capsys.readouterr().err
 
 
+def test_what_the_judge_does_not_read_is_told(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And how varied a text is, is said of all of it."""
+    out, texts = tmp_path / "out.json", ["the cat sat on the mat ."] * 3 + [" ".join(essays(9))] * 2
+    some = ["--texts", write_lines(tmp_path / "t.jsonl", texts)]
+    found = judge(root, out, *some)
+    assert (found["samples"], found["texts_cut"]) == (5, 2)
+    assert "2 of 5 texts are longer than the 64 tokens of them" in " ".join(capsys.readouterr().out.split())
+    less = judge(root, out, *some, "--judge_context", "4")
+    assert less["texts_cut"] == 5
+    for name in ("entropy", "distinct_2", "repetition_4"):
+        assert less[name] == found[name]
+    assert judge(root, out, "--texts", write_lines(tmp_path / "t.jsonl", texts[:3]))["texts_cut"] == 0
+    assert "longer than" not in capsys.readouterr().out.partition("texts, judged by")[2]
+
+
 def test_a_file_holds_texts_of_one_tokenizer(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept, other = tmp_path / "s.jsonl", load_tokenizer(root / "words")
     evaluate(root, tmp_path / "out.json", "--samples", "4", "--save", kept)
