@@ -134,9 +134,7 @@ def test_it_goes_on_where_it_stopped(root: Path, tmp_path: Path, capsys: pytest.
         assert f"begun with {change[0][2:]}=" in capsys.readouterr().err
 
 
-def test_what_the_judge_does_not_read_is_told(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_judge_does_not_read_is_told(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And how varied a text is, is said of all of it."""
     out, texts = tmp_path / "out.json", ["the cat sat on the mat ."] * 3 + [" ".join(essays(9))] * 2
     some = ["--texts", write_lines(tmp_path / "t.jsonl", texts)]
