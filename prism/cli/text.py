@@ -174,8 +174,8 @@ class EvaluateText(_Generates):
         cut = sum(len(row) > judge.room for row in whole)
         if cut:
             console.print(
-                f"{cut} of {len(texts)} texts are longer than the {judge.room} tokens of them {self.judge} reads; it judges how "
-                "they begin.",
+                f"{cut} of {len(texts)} texts are longer than the {judge.room} tokens of them {self.judge} reads; it judges "
+                "how they begin.",
                 soft_wrap=True,
             )
         summary = {
