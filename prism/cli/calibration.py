@@ -35,6 +35,9 @@ from prism.recipes.reproduce.report import fifths, knowledge_figure
 from prism.recipes.sampling import Sampling
 from prism.state import Tokens, start
 
+HELD_OUT = 256
+"""What prism finetune holds out if nothing is said."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateCalibration(WithModel, Sampling, Command):
@@ -57,9 +60,9 @@ class EvaluateCalibration(WithModel, Sampling, Command):
     prism finetune did not hold out (see --held_out), or a .npy file of token ids, whose last --samples rows are. Let that be
     another file than the model was tuned on: of that one all rows were learnt from but the last, and quality was fitted to
     these."""
-    held_out: int = 256
-    """The --held_out of prism finetune with the same folder and --length: so many sequences its quality was fitted to, and
-    they are left out here."""
+    held_out: int | None = None
+    """The --held_out of prism finetune with the same folder and --length, 256 as there if left out: so many sequences its
+    quality was fitted to, and they are left out here."""
     ends: bool | None = None
     """Put the sequences of a --data folder between two end-of-text tokens, as the model learnt them (prism finetune --ends
     true); if left out, so for MDLM's checkpoints."""
@@ -78,10 +81,11 @@ class EvaluateCalibration(WithModel, Sampling, Command):
                 raise ValueError(f"{flag} {value}: must be at least 1.")
         if self.steps is not None and self.steps < 2:
             raise ValueError(f"--steps {self.steps}: before the first step no token is written; take at least 2.")
-        if self.held_out < 0:
+        if self.held_out is not None and self.held_out < 0:
             raise ValueError(f"--held_out {self.held_out}: must be 0 or more.")
-        if self.ends is not None and (self.data is None or not (self.data / MANIFEST).is_file()):
-            raise ValueError("--ends is about a --data folder of prism tokenize; leave it out.")
+        for flag, given in (("--held_out", self.held_out), ("--ends", self.ends)):
+            if given is not None and (self.data is None or not (self.data / MANIFEST).is_file()):
+                raise ValueError(f"{flag} is about a --data folder of prism tokenize; leave it out.")
         if self.plot is not None:
             check_file("--plot", self.plot)
             if self.plot.suffix not in (".svg", ".png", ".pdf"):
@@ -129,19 +133,23 @@ class EvaluateCalibration(WithModel, Sampling, Command):
         ends = is_mdlms(self.source()) if self.ends is None else self.ends
         end = end_of_text(load_tokenizer(corpus.folder / "tokenizer")) if ends else None
         windows = TextWindows(corpus.validation, length, end=end)
-        if windows.count < self.held_out + self.samples:
+        if windows.count < self._fitted() + self.samples:
             raise ValueError(
                 f"{data} has {windows.count} sequences of --length {length} to validate on, less than the --held_out "
-                f"{self.held_out} of prism finetune and --samples {self.samples}; lower --samples, give the --held_out the "
+                f"{self._fitted()} of prism finetune and --samples {self.samples}; lower --samples, give the --held_out the "
                 "model was tuned with, or tokenize with a larger --validation."
             )
         # prism finetune holds out the first of this very order, so the last are none of them.
         return windows.read(range(windows.count - self.samples, windows.count))
 
+    def _fitted(self) -> int:
+        """Sequences quality was fitted to."""
+        return HELD_OUT if self.held_out is None else self.held_out
+
     def _whence(self) -> str:
         assert self.data is not None
         if (self.data / MANIFEST).is_file():
-            return f"validation documents of {self.data}, without the {self.held_out} sequences quality was fitted to"
+            return f"validation documents of {self.data}, without the {self._fitted()} sequences quality was fitted to"
         return f"the last rows of {self.data}"
 
     def _show(self, found: dict[str, Any], length: int) -> None:

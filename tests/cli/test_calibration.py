@@ -13,6 +13,7 @@ from texts import essays, write_lines, write_tokenizer
 
 import prism
 from prism.cli import calibration, main
+from prism.cli.train import Finetune
 from prism.data.shards import Corpus
 from prism.data.text import end_of_text, load_tokenizer
 from prism.data.windows import TextWindows
@@ -85,21 +86,25 @@ def test_true_text_is_the_validation_part(
     fast = ["--data", tokens, "--length", "16", "--held_out", "4", "--batch", "4", "--steps", "2", "--ends", "true"]
     assert run("pretrain", *fast, "--output", base, "--hidden_size", "16", "--layers", "1", "--heads", "2") == 0
     assert run("finetune", *fast, "--model", base, "--output", tuned) == 0
-    words = ["evaluate", "calibration", "--model", tuned, "--samples", "3", "--steps", "3", "--held_out", "4"]
-    assert run(*words, "--data", tokens, "--json", out) == 0
+    words = ["evaluate", "calibration", "--model", tuned, "--samples", "3", "--steps", "3"]
+    assert run(*words, "--data", tokens) == 2
+    assert "less than the --held_out 256 of prism finetune and --samples 3" in capsys.readouterr().err
+    for given in (["--held_out", "4"], ["--ends", "true"]):
+        assert run(*words, *given) == 2
+        assert f"{given[0]} is about a --data folder" in capsys.readouterr().err
+    words += ["--data", tokens, "--held_out", "4"]
+    assert run(*words, "--json", out) == 0
     assert json.loads(out.read_text())["detection"]["tokens"] > 0
     shown: list[torch.Tensor] = []
     asked_about = lambda model, batch, loss: shown.append(batch.tokens) or detection(model, batch, loss)  # noqa: E731
     monkeypatch.setattr(calibration, "detection", asked_about)
     end = end_of_text(load_tokenizer(tokens / "tokenizer"))
     for ends in (True, False):
-        assert run(*words, "--data", tokens, "--ends", str(ends).lower()) == 0
+        assert run(*words, "--ends", str(ends).lower()) == 0
         assert bool((shown[-1][:, [0, -1]] == end).all()) is ends
-    assert run(*words, "--ends", "true") == 2
-    assert "--ends is about a --data folder" in capsys.readouterr().err
     windows = TextWindows(Corpus.load(tokens).validation, 16, end=end)
     fitted = windows.read(range(4))  # as prism finetune held them out
-    everything = ["--samples", str(windows.count - 4), "--data", tokens, "--ends", "true"]
+    everything = ["--samples", str(windows.count - 4), "--ends", "true"]
     capsys.readouterr()
     assert run(*words, *everything) == 0
     assert len(shown[-1]) == windows.count - 4
@@ -108,5 +113,9 @@ def test_true_text_is_the_validation_part(
     assert run(*words, *everything, "--held_out", "5") == 2
     assert f"less than the --held_out 5 of prism finetune and --samples {windows.count - 4}" in capsys.readouterr().err
     assert run(*words, "--held_out", "-1") == 2
-    assert run(*words, "--data", tokens, "--length", "4000000") == 2
+    assert run(*words, "--length", "4000000") == 2
     assert "4000000" in capsys.readouterr().err
+
+
+def test_as_many_were_held_out_as_finetune_holds_out() -> None:
+    assert Finetune.held_out == calibration.HELD_OUT
