@@ -10,18 +10,33 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from prism.cli.command import STORIES, Command, WithModel, check_file, console, own_length, progress, show_record
+from prism.cli.command import (
+    STORIES,
+    Command,
+    WithModel,
+    check_file,
+    console,
+    own_length,
+    progress,
+    show_record,
+    warn_of_length,
+)
 from prism.data.shards import MANIFEST, Corpus
+from prism.data.text import end_of_text, load_tokenizer
 from prism.data.windows import TextWindows
 from prism.data.writing import load_rows
 from prism.evaluation.calibration import detection
 from prism.evaluation.record import Stopwatch, plain
 from prism.losses.masking import Batch
 from prism.losses.prism import PrismLoss
+from prism.models.hub import is_mdlms
 from prism.recipes.knowledge import witnessed
 from prism.recipes.reproduce.report import fifths, knowledge_figure
 from prism.recipes.sampling import Sampling
 from prism.state import Tokens, start
+
+HELD_OUT = 256
+"""What prism finetune holds out if nothing is said."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +56,16 @@ class EvaluateCalibration(WithModel, Sampling, Command):
     length: int | None = None
     """Their tokens; the model's own length if left out."""
     data: Path | None = None
-    """True sequences the model has not learnt from: a folder of prism tokenize, whose validation part is taken, or a .npy file
-    of token ids, whose last rows are (those prism finetune held out)."""
+    """True sequences the model has not learnt from: a folder of prism tokenize, of whose validation part those are taken that
+    prism finetune did not hold out (see --held_out), or a .npy file of token ids, whose last --samples rows are. Let that be
+    another file than the model was tuned on: of that one all rows were learnt from but the last, and quality was fitted to
+    these."""
+    held_out: int | None = None
+    """The --held_out of prism finetune with the same folder and --length, 256 as there if left out: so many sequences its
+    quality was fitted to, and they are left out here."""
+    ends: bool | None = None
+    """Put the sequences of a --data folder between two end-of-text tokens, as the model learnt them (prism finetune --ends
+    true); if left out, so for MDLM's checkpoints."""
     draws: int = 8
     """Tokens drawn anew in each of them, at random places."""
     plot: Path | None = None
@@ -58,6 +81,11 @@ class EvaluateCalibration(WithModel, Sampling, Command):
                 raise ValueError(f"{flag} {value}: must be at least 1.")
         if self.steps is not None and self.steps < 2:
             raise ValueError(f"--steps {self.steps}: before the first step no token is written; take at least 2.")
+        if self.held_out is not None and self.held_out < 0:
+            raise ValueError(f"--held_out {self.held_out}: must be 0 or more.")
+        for flag, given in (("--held_out", self.held_out), ("--ends", self.ends)):
+            if given is not None and (self.data is None or not (self.data / MANIFEST).is_file()):
+                raise ValueError(f"{flag} is about a --data folder of prism tokenize; leave it out.")
         if self.plot is not None:
             check_file("--plot", self.plot)
             if self.plot.suffix not in (".svg", ".png", ".pdf"):
@@ -75,6 +103,7 @@ class EvaluateCalibration(WithModel, Sampling, Command):
         if length is None:
             raise ValueError("This model does not say how long its sequences are; give --length.")
         self.check_length(length)
+        warn_of_length(model, length)
         true = None if self.data is None else self._true(self.data, length, model.facts.vocab_size)
         mask, device, steps = model.facts.mask_id, self.torch_device(), self.steps or length
         blank = start(torch.full((self.samples, length), mask, device=device), mask)
@@ -82,9 +111,8 @@ class EvaluateCalibration(WithModel, Sampling, Command):
             seen = witnessed(model, self, blank, steps, done)
         found: dict[str, Any] = {"steps": steps, "runs": {self.policy: seen.summary()}}
         if true is not None:
-            found["detection"] = detection(
-                model, Batch(true.to(device)), PrismLoss(k=self.draws, draw=self.build_draw())
-            )
+            loss = PrismLoss(k=self.draws, draw=self.build_draw())
+            found["detection"] = {"sequences": len(true), **detection(model, Batch(true.to(device)), loss)}
         record = clock.record("evaluate calibration", self, seed=self.seed, model=model, name=self.source())
         self._show(found, length)
         if self.plot is not None:
@@ -102,8 +130,27 @@ class EvaluateCalibration(WithModel, Sampling, Command):
         corpus = Corpus.load(data)
         if corpus.recipe.vocab_size > vocab_size:
             raise ValueError(f"{data} has {corpus.recipe.vocab_size:,} token ids; the model knows 0..{vocab_size - 1}.")
-        windows = TextWindows(corpus.validation, length)
-        return windows.read(range(min(self.samples, windows.count)))
+        ends = is_mdlms(self.source()) if self.ends is None else self.ends
+        end = end_of_text(load_tokenizer(corpus.folder / "tokenizer")) if ends else None
+        windows = TextWindows(corpus.validation, length, end=end)
+        if windows.count < self._fitted() + self.samples:
+            raise ValueError(
+                f"{data} has {windows.count} sequences of --length {length} to validate on, less than the --held_out "
+                f"{self._fitted()} of prism finetune and --samples {self.samples}; lower --samples, give the --held_out the "
+                "model was tuned with, or tokenize with a larger --validation."
+            )
+        # prism finetune holds out the first of this very order, so the last are none of them.
+        return windows.read(range(windows.count - self.samples, windows.count))
+
+    def _fitted(self) -> int:
+        """Sequences quality was fitted to."""
+        return HELD_OUT if self.held_out is None else self.held_out
+
+    def _whence(self) -> str:
+        assert self.data is not None
+        if (self.data / MANIFEST).is_file():
+            return f"validation documents of {self.data}, without the {self._fitted()} sequences quality was fitted to"
+        return f"the last rows of {self.data}"
 
     def _show(self, found: dict[str, Any], length: int) -> None:
         run = found["runs"][self.policy]
@@ -119,7 +166,8 @@ class EvaluateCalibration(WithModel, Sampling, Command):
             told = found["detection"]
             scores = ", ".join(f"{name} {value:.3f}" for name, value in told["auroc"].items())
             console.print(
-                f"{told['tokens']} tokens drawn into true sequences, {100 * told['right']:.1f} % of them right: ECE against it "
+                f"{told['tokens']} tokens drawn into {told['sequences']} true sequences ({self._whence()}), "
+                f"{100 * told['right']:.1f} % of them right: ECE against it "
                 f"{told['against_truth']['ece']:.3f}; AUROC of finding the others: {scores}",
                 soft_wrap=True,
             )

@@ -22,9 +22,11 @@ from prism.cli.command import (
     progress,
     require_head,
     show_record,
+    warn_of_length,
 )
+from prism.data.llama2c import Llama2c
 from prism.data.shards import MANIFEST, Corpus
-from prism.data.text import Files, fingerprint, load_tokenizer
+from prism.data.text import Files, end_mark, end_of_text, fingerprint, load_tokenizer
 from prism.data.windows import TextWindows
 from prism.data.writing import Text, has_tokenizer
 from prism.evaluation.judge import Featuriser, Judge, load_encoder, load_judge
@@ -36,7 +38,7 @@ from prism.evaluation.statistics import difference
 from prism.evaluation.text import Likelihood, diversity, figure
 from prism.models.causal import Causal, load_llama2c
 from prism.models.folding import for_sampling
-from prism.models.hub import locate
+from prism.models.hub import is_mdlms, locate
 from prism.recipes.known_truth import features, writing_of
 from prism.recipes.sampling import Sampling
 from prism.sampling.prepared import Prepared
@@ -105,6 +107,9 @@ class EvaluateText(_Generates):
     reference: Path | None = None
     """Text to compare with for MAUVE: JSON lines, plain text, or a folder of prism tokenize, whose validation part is taken in
     pieces as long as the samples. Needs mauve-text, which is under the GPLv3: pip install 'prism-mdm[mauve]'."""
+    ends: bool | None = None
+    """Put the pieces of a --reference folder between two end-of-text tokens, as the model learnt them (prism pretrain --ends
+    true); if left out, so for MDLM's checkpoints. MAUVE sees how texts end: it means nothing where only one side has ends."""
     encoder: str | None = None
     """MAUVE's features from the mean hidden state of this encoder (a folder or hub name) and not, as published with
     gpt2-large, from the judge's last token."""
@@ -135,6 +140,8 @@ class EvaluateText(_Generates):
             require_mauve()
             if not self.reference.is_file() and not (self.reference / MANIFEST).is_file():
                 raise ValueError(f"--reference {self.reference}: neither a file nor a folder of prism tokenize.")
+        if self.ends is not None and (self.reference is None or not (self.reference / MANIFEST).is_file()):
+            raise ValueError("--ends is about a --reference folder of prism tokenize; leave it out.")
 
     def _check_nothing_about_sampling(self) -> None:
         about = (*fields(Sampling), *(f for f in fields(self) if f.name in ("length", "batch", "save", "tokenizer")))
@@ -144,7 +151,7 @@ class EvaluateText(_Generates):
     def run(self) -> dict[str, Any]:
         clock, together = Stopwatch(), Together()
         writing = self._writing() if self.texts is None else None
-        end = END_OF_TEXT if writing is None else writing.tokenizer.eos_token
+        end = END_OF_TEXT if writing is None else end_mark(writing.tokenizer)
         judge = load_judge(  # first, lest it be missed when an hour's samples are there
             self.judge,
             device=self.torch_device(),
@@ -163,10 +170,19 @@ class EvaluateText(_Generates):
             rows, made = self._write(writing, together)
             texts, tokens = [row.text for row in rows], [np.array(row.tokens) for row in rows]
         likelihood = self._likelihood(judge, texts, together)
+        whole = [np.array(judge.whole(text), dtype=np.int64) for text in texts]
+        cut = sum(len(row) > judge.room for row in whole)
+        if cut:
+            console.print(
+                f"{cut} of {len(texts)} texts are longer than the {judge.room} tokens of them {self.judge} reads; it judges "
+                "how they begin.",
+                soft_wrap=True,
+            )
         summary = {
             "samples": len(texts),
+            "texts_cut": cut,
             **likelihood.summary(),
-            **diversity(tokens if tokens is not None else _tokens(judge, texts)),
+            **diversity(tokens if tokens is not None else whole),
             "diversity_of": "the model's tokens" if tokens is not None else "the judge's tokens",
         }
         if self.reference is not None:
@@ -186,6 +202,7 @@ class EvaluateText(_Generates):
         model = for_sampling(loaded, self.torch_dtype())
         length, device = self.full_length(loaded), self.torch_device()
         self.check_length(length)
+        warn_of_length(loaded, length)
         steps = self.steps if self.steps is not None else length
         mask = model.facts.mask_id
 
@@ -194,6 +211,7 @@ class EvaluateText(_Generates):
 
         sampling = {f.name: getattr(self, f.name) for f in fields(Sampling)} | {"steps": steps}
         settings = {"model": self.model, "weights": weights_digest(loaded), "length": length, "dtype": self.dtype}
+        settings |= {"mask_id": mask, "tokenizer": fingerprint(writing.tokenizer)}  # for the file keeps texts
         with progress("samples", self.count(), shown=together.is_main) as done:
             rows = write_samples(
                 Prepared(model, policy, steps=steps, draw=draw, schedule=schedule, block=self.block),
@@ -234,7 +252,7 @@ class EvaluateText(_Generates):
     ) -> dict[str, Any]:
         assert self.reference is not None
         length = len(tokens[0]) if tokens else max(len(judge.read(text)) for text in texts)
-        references = self._references(self.reference, len(texts), length)
+        references = self._references(self.reference, len(texts), length, judge.end or judge.own_end)
         eye: Featuriser = judge
         if self.encoder is not None:
             eye = load_encoder(
@@ -260,14 +278,19 @@ class EvaluateText(_Generates):
             "mauve_features": self.encoder or self.judge,
         }
 
-    def _references(self, source: Path, count: int, length: int) -> list[str]:
+    def _references(self, source: Path, count: int, length: int, mark: str | None) -> list[str]:
+        """So many texts to be like; where a document ends they have the samples' `mark`, or the two would differ in that."""
         if not (source / MANIFEST).is_file():
-            return self._read(source, count)
+            return [_marked(text, END_OF_TEXT, mark) for text in self._read(source, count)]
         corpus = Corpus.load(source)
-        windows = TextWindows(corpus.validation, length)
         tokenizer = load_tokenizer(corpus.folder / "tokenizer")
-        corpus.check_tokenizer(fingerprint(tokenizer), "the one beside it")
-        return [Text(tokenizer).text(row) for row in windows.read(range(min(count, windows.count))).tolist()]
+        corpus.require_tokenizer(tokenizer, "the one beside it")
+        windows = TextWindows(corpus.validation, length, end=end_of_text(tokenizer) if self._ends() else None)
+        rows = windows.read(range(min(count, windows.count))).tolist()
+        return [_marked(Text(tokenizer).text(row), end_mark(tokenizer), mark) for row in rows]
+
+    def _ends(self) -> bool:
+        return self.model is not None and is_mdlms(self.model) if self.ends is None else self.ends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,12 +343,14 @@ class EvaluateKnownTruth(_Generates):
         truth.llama.to(self.torch_device())
         steps, batch = self.steps if self.steps is not None else length - 1, min(self.batch_size(), self.count())
         about = {"truth": self.truth.name, "truth_weights": weights_digest(truth.llama), "length": length}
+        about |= {"tokenizer": writing.fingerprint() if isinstance(writing, Llama2c) else None}  # None for ids
         sampling = {f.name: getattr(self, f.name) for f in fields(Sampling)} | {"steps": steps}
         settings = {"model": self.model, "weights": weights_digest(loaded), "dtype": self.dtype}
         file = None if self.save is None else SampleFile(self.save, about | settings | sampling)
         beside = None if self.save is None else SampleFile(_beside(self.save), about | {"seed": self.seed + 1})
         if beside is not None and together.is_main:
-            beside.begin()  # lest it be refused when the samples are there
+            with beside.alone():
+                beside.begin()  # lest it be refused when the samples are there
         model = for_sampling(loaded, self.torch_dtype())
         prepared = Prepared(model, policy, steps=steps, draw=draw, schedule=schedule, block=self.block)
         make = weighed(prepared, truth, writing.text, length=length, seed=self.seed)
@@ -407,9 +432,9 @@ def _each(
         return together.each(items, pieces)
 
 
-def _tokens(judge: Judge, texts: list[str]) -> list[np.ndarray]:
-    """Texts in the judge's tokens, its start token being none of theirs."""
-    return [np.array(judge.read(text)[judge.begin is not None :], dtype=np.int64) for text in texts]
+def _marked(text: str, own: str | None, mark: str | None) -> str:
+    """With `mark` for the `own` mark of the text."""
+    return text if own is None or mark is None else text.replace(own, mark)
 
 
 def _show(title: str, summary: dict[str, Any], beside: dict[str, Any] | None = None) -> None:

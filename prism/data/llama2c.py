@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import hashlib
+import json
 import struct
 from collections.abc import Iterator
 from itertools import pairwise
@@ -43,6 +45,10 @@ class Llama2c(Writing):
         if len(pieces) < BYTES + 256:
             raise TextError(f"{path} holds {len(pieces)} tokens, fewer than there are bytes; copy it again.")
         return Llama2c(pieces, scores)
+
+    def fingerprint(self) -> str:
+        """The sha256 of what decides how ids become text."""
+        return hashlib.sha256(json.dumps([piece.hex() for piece in self._pieces]).encode()).hexdigest()
 
     def __len__(self) -> int:
         return len(self._pieces)

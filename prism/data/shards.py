@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64, UInt, UInt64
 
-from prism.data.text import file_sha256
-from prism.models.folder import Folder, sync, write_whole
+from prism.data.text import end_of_text, file_sha256, fingerprint
+from prism.models.folder import LOCK, Folder, sync, write_whole
 
 FORMAT, VERSION = "prism-tokens", 3
 MANIFEST, PROGRESS, SEEN = "manifest.json", "progress.json", ".seen"
@@ -131,7 +131,7 @@ class Corpus:
             raise CorpusError(f"{folder / MANIFEST} is damaged: its own sha256 differs; copy it again from its source.")
         splits = {name: Split.of(content["splits"][name]) for name in SPLITS}
         corpus = Corpus(folder, Recipe(**content["recipe"]), splits)
-        corpus._check_files()
+        corpus.check_files()
         return corpus
 
     @property
@@ -142,7 +142,18 @@ class Corpus:
     def validation(self) -> Stream:
         return self._stream("validation")
 
+    def require_tokenizer(self, tokenizer: Any, whose: str) -> None:
+        """Whether it cuts text as the one this was made with, and ends documents with the same token."""
+        self.check_tokenizer(fingerprint(tokenizer), whose)
+        if (end := end_of_text(tokenizer)) != self.recipe.end_of_text:
+            ours, theirs = (f"{i} ({tokenizer.convert_ids_to_tokens(i)!r})" for i in (self.recipe.end_of_text, end))
+            raise CorpusError(
+                f"{self.folder} has the token {ours} after every document and {whose} has {theirs} for that; tokenize the text "
+                "again with that one."
+            )
+
     def check_tokenizer(self, fingerprint: str, whose: str) -> None:
+        """The first half of `require_tokenizer`."""
         if fingerprint != self.recipe.tokenizer:
             raise CorpusError(
                 f"{self.folder} was made with another tokenizer ({self.recipe.tokenizer[:12]}) than {whose} "
@@ -153,7 +164,8 @@ class Corpus:
         shards = self.splits[split].shards
         return Stream(tuple(np.memmap(self.folder / shard.name, self.recipe.dtype, "r") for shard in shards))
 
-    def _check_files(self) -> None:
+    def check_files(self) -> None:
+        """Whether all of them are there, and nothing else, with the sizes and sums they should have."""
         shards = [shard for split in self.splits.values() for shard in split.shards]
         if strangers := {path.name for path in self.folder.glob("[!.]*.bin")} - {shard.name for shard in shards}:
             raise CorpusError(
@@ -274,6 +286,7 @@ class CorpusWriter:
             "dropped": {"duplicates": self.duplicates, "empty": self.empty},
             "splits": splits,
         }
+        Corpus(self.folder, self.recipe, self.splits).check_files()  # before it is said that they are whole
         _write(self.folder / MANIFEST, {**content, "sha256": _digest(content)})
         return finished(self.folder, self.recipe)
 
@@ -323,7 +336,7 @@ def finished(folder: Path, recipe: Recipe) -> Corpus:
     """The corpus in `folder`, which must be of this recipe; what was needed only to make it is gone."""
     corpus = Corpus.load(folder)
     _refuse_another(folder, asdict(corpus.recipe), recipe)
-    leftovers = [folder / name for name in (PROGRESS, SEEN, f".{PROGRESS}", f".{MANIFEST}")]
+    leftovers = [folder / name for name in (PROGRESS, SEEN, LOCK, f".{PROGRESS}", f".{MANIFEST}")]
     for path in [*leftovers, *folder.glob(".*-?????.bin")]:
         path.unlink(missing_ok=True)
     return corpus

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import lzma
+import re
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -64,24 +65,15 @@ class Files(Source):
 
     def describe(self) -> dict[str, Any]:
         """By what the files hold, so they may be moved and touched; read once more, they cost little beside making ids."""
-        files = [{"name": path.name, "bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in self.paths]
+        files = [_described(path, path.name) for path in self.paths]
         return {"files": files, "field": self.field, "separator": self.separator}
 
     def _read(self, path: Path) -> Iterator[str]:
         if holds_json_lines(path):
-            yield from (self._text(where, row) for where, row in json_lines(path))
+            yield from (text_of(where, row, self.field) for where, row in json_lines(path))
         else:
             with _opened(path) as file:
                 yield from self._pieces(file)
-
-    def _text(self, where: str, row: Row) -> str:
-        if not isinstance(row.get(self.field), str):
-            texts = [key for key, value in row.items() if isinstance(value, str)]
-            raise TextError(
-                f"{where} has no text under {self.field!r}; "
-                + (f"name another field: {', '.join(texts)}." if texts else "expected an object with text in it.")
-            )
-        return row[self.field]
 
     def _pieces(self, file: TextIOWrapper) -> Iterator[str]:
         if self.separator is None:
@@ -95,6 +87,23 @@ class Files(Source):
             else:
                 piece.append(line)
         yield "".join(piece)
+
+
+def _described(path: Path, name: str) -> dict[str, Any]:
+    return {"name": name, "bytes": path.stat().st_size, "sha256": file_sha256(path)}
+
+
+def text_of(where: str, row: Row, field: str) -> str:
+    """The text of a row; null is an empty one, as corpora have where a page had none."""
+    if field in row and row[field] is None:
+        return ""
+    if not isinstance(row.get(field), str):
+        texts = [key for key, value in row.items() if isinstance(value, str)]
+        raise TextError(
+            f"{where} has no text under {field!r}; "
+            + (f"name another field: {', '.join(texts)}." if texts else f"its fields are: {', '.join(row) or 'none'}.")
+        )
+    return row[field]
 
 
 def file_sha256(path: Path) -> str:
@@ -159,13 +168,17 @@ class Dataset(Source):
     field: str = "text"
 
     def documents(self, skip: int = 0) -> Iterator[str]:
-        for _, row in dataset_rows(self.name, self.config, self.split, skip):
-            if not isinstance(row.get(self.field), str):
-                raise TextError(f"{self.name} has no text under {self.field!r}; name another field: {', '.join(row)}.")
-            yield row[self.field]
+        for where, row in dataset_rows(self.name, self.config, self.split, skip):
+            yield text_of(where, row, self.field)
 
     def describe(self) -> dict[str, Any]:
-        return {"dataset": asdict(self)}
+        """A folder by what its files hold, a dataset of the hub by its revision: both may change under the same name."""
+        folder = Path(self.name)
+        if not folder.is_dir():
+            return {"dataset": {**asdict(self), "revision": _revision(self.name, self.config)}}
+        paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+        files = [_described(paths[name], name) for name in sorted(paths) if not re.search(r"(^|/)\.", name)]
+        return {"dataset": {**asdict(self), "name": folder.resolve().name}, "files": files}
 
 
 @dataclass(frozen=True)
@@ -184,16 +197,29 @@ class First(Source):
 
 def dataset_rows(name: str, config: str | None, split: str, skip: int = 0) -> Iterator[tuple[str, Row]]:
     """The rows of a dataset of the hub, or of a folder in one of its layouts, each with its place; streamed."""
+    with _datasets(name) as datasets:
+        rows = datasets.load_dataset(name, config, split=split, streaming=True)
+    for number, row in enumerate(rows.skip(skip), skip + 1):
+        yield f"{name}, row {number}", row
+
+
+def _revision(name: str, config: str | None) -> str | None:
+    """The commit of a dataset of the hub."""
+    with _datasets(name) as datasets:
+        return datasets.load_dataset_builder(name, config).hash
+
+
+@contextmanager
+def _datasets(name: str) -> Iterator[Any]:
+    """The package, while it opens a dataset."""
     try:
         import datasets
     except ImportError as error:
         raise TextError(f"{name} needs datasets; run: pip install 'prism-mdm[text]'") from error
     try:
-        rows = datasets.load_dataset(name, config, split=split, streaming=True)
+        yield datasets
     except (ValueError, OSError) as error:
         raise TextError(f"The dataset {name!r} cannot be read: {first_line(error)}") from error
-    for number, row in enumerate(rows.skip(skip), skip + 1):
-        yield f"{name}, row {number}", row
 
 
 # ── tokenizers ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -259,6 +285,12 @@ def end_of_text(tokenizer: Any) -> int:
         if token is not None:
             return int(token)
     raise TextError("The tokenizer has neither an end-of-text (eos) nor a separator (sep) token; give it one.")
+
+
+def end_mark(tokenizer: Any) -> str | None:
+    """How the end of a document reads in text; None where the tokenizer has no such token."""
+    marks = (tokenizer.eos_token, tokenizer.sep_token)
+    return next((mark for mark in marks if mark is not None), None)
 
 
 def vocabulary_size(tokenizer: Any) -> int:

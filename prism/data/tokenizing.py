@@ -21,6 +21,7 @@ import numpy as np
 from prism.data.processes import helpers
 from prism.data.shards import MANIFEST, SPLITS, Corpus, CorpusWriter, Ids, Recipe, finished
 from prism.data.text import Source, TextError, end_of_text, fingerprint, vocabulary_size
+from prism.models.folder import alone
 
 if TYPE_CHECKING:
     import tokenizers
@@ -62,20 +63,30 @@ def tokenize(
         return finished(folder, recipe)
     if next(source.documents(), None) is None:  # tells of bad input, too, before there is a folder
         raise TextError("There is no document to tokenize; name files or a dataset that hold text.")
-    writer = CorpusWriter(folder, recipe)
-    if not writer.complete:
-        chunks = _chunks(source.documents(writer.taken), set(writer.seen().tolist()))
-        encoder = Encoder(tokenizer.backend_tokenizer.to_str(), recipe.end_of_text)
-        committed = time.monotonic()
-        for chunk, ids in _in_order(chunks, encoder, workers):
-            _store(writer, chunk, ids)
-            if time.monotonic() - committed >= COMMIT:
-                writer.commit()
-                committed = time.monotonic()
-            report(writer)
-        writer.commit()
-    tokenizer.save_pretrained(folder / "tokenizer")
-    return writer.finish()
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone(folder, "choose another folder"):
+        if (folder / MANIFEST).exists():  # another process has just finished it
+            return finished(folder, recipe)
+        writer = CorpusWriter(folder, recipe)
+        if not writer.complete:
+            encoder = Encoder(tokenizer.backend_tokenizer.to_str(), recipe.end_of_text)
+            _write_all(writer, source, encoder, workers, report)
+        tokenizer.save_pretrained(folder / "tokenizer")
+        return writer.finish()
+
+
+def _write_all(
+    writer: CorpusWriter, source: Source, encoder: Encoder, workers: int, report: Callable[[CorpusWriter], None]
+) -> None:
+    chunks = _chunks(source.documents(writer.taken), set(writer.seen().tolist()))
+    committed = time.monotonic()
+    for chunk, ids in _in_order(chunks, encoder, workers):
+        _store(writer, chunk, ids)
+        if time.monotonic() - committed >= COMMIT:
+            writer.commit()
+            committed = time.monotonic()
+        report(writer)
+    writer.commit()
 
 
 @dataclass

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import MAGIC_PREFIX
 
 from prism.data import sudoku
 from prism.data.text import load_tokenizer
@@ -141,14 +142,29 @@ def writing_for(folder: Path | None, vocab_size: int, length: int | None) -> Wri
     return Numbers(vocab_size)
 
 
+def _may_be_npy(path: Path) -> bool:
+    """By how it begins; a file with nothing in it may be becoming one."""
+    with path.open("rb") as file:
+        return file.read(len(MAGIC_PREFIX)) in (MAGIC_PREFIX, b"")
+
+
 def load_rows(path: Path, vocab_size: int) -> np.ndarray:
     """A .npy file of token ids, one sequence a row."""
     if not path.exists():
         expected = "a .npy array of token ids, one sequence a row, or a folder written by prism tokenize"
         raise ValueError(f"{path}: no such file; expected {expected}.")
+    if path.is_dir():
+        raise ValueError(f"{path}: a folder, and not of prism tokenize; name one, or a .npy array of token ids.")
+    if not _may_be_npy(path):
+        raise ValueError(
+            f"{path}: not a .npy array of numbers; write one with numpy.save, or, of text, make a folder with prism tokenize "
+            "first and name that."
+        )
     try:
         rows = np.load(path, allow_pickle=False)
-    except ValueError as error:
+    except (ValueError, EOFError) as error:
+        if path.with_name(f"{path.name}.settings.json").is_file():
+            raise ValueError(f"{path} is unfinished; repeat the prism corpus that began it.") from error
         raise ValueError(f"{path}: not a .npy array of numbers ({error}); write one with numpy.save.") from error
     if rows.ndim != 2 or not np.issubdtype(rows.dtype, np.integer):
         raise ValueError(

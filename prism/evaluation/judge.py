@@ -28,6 +28,7 @@ from torch.nn import functional as F
 from prism.data.text import load_tokenizer
 from prism.models.folder import Folder, ModelError, first_line
 from prism.models.hub import locate
+from prism.models.masked_lm import max_length
 
 FALLBACK_CONTEXT = 1024
 """For models that set no limit."""
@@ -61,10 +62,18 @@ class Judge(Featuriser):
         """How the judge does."""
 
     def read(self, text: str) -> list[int]:
+        return ([] if self.begin is None else [self.begin]) + self.whole(text)[: self.room]
+
+    def whole(self, text: str) -> list[int]:
+        """All of the text in the judge's tokens, however long, and its start token not among them."""
         if self.end is not None and self.own_end is not None:
             text = text.replace(self.end, self.own_end)
-        ids = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        return ([] if self.begin is None else [self.begin]) + ids[: self.context - (self.begin is not None)]
+        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    @property
+    def room(self) -> int:
+        """Tokens of a text it reads."""
+        return self.context - (self.begin is not None)
 
     @torch.no_grad()
     def likelihood(self, texts: Sequence[str]) -> list[tuple[float, int]]:
@@ -184,7 +193,9 @@ def load_encoder(
     from transformers import AutoModel
 
     model, tokenizer = _load(AutoModel, name, device, dtype)
-    return Encoder(model, tokenizer, context=_context(model), batch=batch)
+    # The config of RoBERTa and MPNet counts two positions that are no place in a text.
+    positions = max_length(model) or _context(model)
+    return Encoder(model, tokenizer, context=min(positions, tokenizer.model_max_length), batch=batch)
 
 
 def _load(kind: Any, name: str, device: torch.device | str, dtype: torch.dtype) -> tuple[Any, Any]:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ import torch
 from torch import nn
 
 from prism.evaluation.record import Stopwatch
-from prism.models.folder import write_whole
+from prism.models.folder import alone, write_whole
 from prism.noise import Noise
 from prism.sampling.prepared import Prepared
 from prism.state import State
@@ -98,6 +99,10 @@ class SampleFile:
         """`settings`, values JSON can hold, are all that decides what the samples are."""
         self.path, self.settings = path, settings
 
+    def alone(self) -> AbstractContextManager[None]:
+        """For as long as it is written: two processes that append to it would both ruin it."""
+        return alone(self.path, "choose another file")
+
     def begin(self) -> list[Written]:
         """What there is already. A file from other settings is refused, half a line of a killed process is cut off."""
         if not begun(self.path, self.settings):
@@ -158,16 +163,18 @@ def make_all(
 ) -> list[Written]:
     """All that `make` is asked for, on every process: what the file lacks, `batch` at once by each process."""
     together = together or Together()
-    rows = together.gathered(file.begin() if file is not None and together.is_main else [])
-    while len(rows) < samples:
-        first = min(len(rows) + together.rank * batch, samples)
-        last = min(first + batch, samples)
-        made = together.gathered(make(first, last) if first < last else [])
-        if file is not None and together.is_main:
-            file.append(made)
-        rows += made
-        if done is not None:
-            done(len(rows))
+    writes = file if together.is_main else None
+    with nullcontext() if writes is None else writes.alone():
+        rows = together.gathered([] if writes is None else writes.begin())
+        while len(rows) < samples:
+            first = min(len(rows) + together.rank * batch, samples)
+            last = min(first + batch, samples)
+            made = together.gathered(make(first, last) if first < last else [])
+            if writes is not None:
+                writes.append(made)
+            rows += made
+            if done is not None:
+                done(len(rows))
     return rows[:samples]
 
 

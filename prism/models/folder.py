@@ -8,12 +8,15 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from torch import Tensor
+
+LOCK = ".lock"
+"""The file in a folder by which a process keeps others from writing there."""
 
 
 class ModelError(ValueError):
@@ -146,6 +149,51 @@ def write_whole(path: Path, text: str) -> None:
     partial.write_text(text, encoding="utf-8")
     sync(partial)
     partial.replace(path)
+
+
+@contextmanager
+def alone(path: Path, otherwise: str) -> Iterator[None]:
+    """Only this process writes the file, or into the folder, while the block runs: a second one is refused, and told what to
+    do `otherwise`.
+
+    The lock ends with the process, however that ends; the hidden file it hangs on may then stay, and does no harm. Windows, and
+    file systems that know no locks, go without.
+    """
+    lock = path / LOCK if path.is_dir() else path.with_name(f".{path.name}.lock")
+    with ExitStack() as opened:
+        held = False
+        while not held:
+            file = opened.enter_context(lock.open("wb"))
+            if not _lock(file):
+                raise ValueError(f"Another process is writing {path}; wait for it and repeat this, or {otherwise}.")
+            held = _lies_at(lock, file)  # whoever held it may have removed the file since it was opened
+        try:
+            yield
+        finally:
+            if os.name == "posix":  # Windows removes nothing that is open
+                lock.unlink(missing_ok=True)
+
+
+def _lock(file: IO[bytes]) -> bool:
+    """False where another process has it; True also where there are no locks to be had."""
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _lies_at(path: Path, file: IO[bytes]) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def sync(path: Path) -> None:

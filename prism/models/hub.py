@@ -153,6 +153,12 @@ def folders(name_or_path: str | PathLike[str]) -> Iterator[Path]:
             yield corrector / base if (corrector / base).is_dir() else locate(base)
 
 
+def is_mdlms(name_or_path: str | PathLike[str]) -> bool:
+    """Whether the backbone is one of MDLM's own checkpoints, which learnt text between two end-of-text tokens."""
+    places = (folder for folder in folders(name_or_path) if (folder / "config.json").is_file())
+    return any(Folder(folder).json("config.json").get("model_type") == "mdlm" for folder in places)
+
+
 def locate(name_or_path: str | PathLike[str]) -> Path:
     """The folder of that path or, where there is none, of the hub repository of that name, fetched if need be."""
     path = Path(name_or_path)

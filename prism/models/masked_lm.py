@@ -42,7 +42,7 @@ class MaskedLM(Backbone):
             )
         pad_id = getattr(model.config, "pad_token_id", None)
         self.facts = Facts(mask_id, projection.out_features, projection.in_features, pad_id=pad_id)
-        self.max_length = _max_length(model)
+        self.max_length = max_length(model)
         self._check_against_own_logits()
 
     @staticmethod
@@ -149,8 +149,8 @@ def _bias_beside(model: nn.Module, projection: str) -> nn.Parameter | None:
     return model.get_submodule(projection.rpartition(".")[0])._parameters.get("bias")
 
 
-def _max_length(model: nn.Module) -> int | None:
-    """How many learned positions there are; None where positions are relative or rotary."""
+def max_length(model: nn.Module) -> int | None:
+    """How many learned positions there are to be used; None where positions are relative or rotary."""
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
             reserved = 0 if module.padding_idx is None else module.padding_idx + 1  # RoBERTa starts after the padding

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from prism.data.shards import Corpus
-from prism.data.text import fingerprint, load_tokenizer, vocabulary_size
+from prism.data.text import load_tokenizer, vocabulary_size
 from prism.data.writing import has_tokenizer
 from prism.models.adapt import adapt
 from prism.models.hub import locate
@@ -20,6 +20,6 @@ def adapt_to(corpus: Corpus, tokenizer: Any, base: str, *, shifted: bool, length
     """
     source = Path(base)
     if source.suffix == ".gguf" or has_tokenizer(source := locate(base)):
-        corpus.check_tokenizer(fingerprint(load_tokenizer(source)), f"that of {base}")
+        corpus.require_tokenizer(load_tokenizer(source), f"that of {base}")
     mask, known = tokenizer.mask_token_id, vocabulary_size(tokenizer)
     return adapt(base, shifted=shifted, mask_id=mask, known=known, length=length).float()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from prism.data.llama2c import Llama2c
 from prism.data.writing import Numbers, Writing
 from prism.evaluation.samples import begun
 from prism.models.causal import Causal
+from prism.models.folder import alone
 from prism.noise import Noise
 from prism.sampling.draw import Draw
 
@@ -59,9 +61,11 @@ def write_corpus(
     header = BytesIO()
     write_array_header_1_0(header, {"descr": dtype.str, "fortran_order": False, "shape": (sequences, length)})
     begins, row = header.tell(), length * dtype.itemsize
-    there = max(0, path.stat().st_size - begins) // row if begun(path, settings) else 0
-    path.touch()
-    with path.open("r+b") as file:
+    with ExitStack() as during:
+        during.enter_context(alone(path, "choose another file"))
+        there = max(0, path.stat().st_size - begins) // row if begun(path, settings) else 0
+        path.touch()
+        file = during.enter_context(path.open("r+b"))
         file.write(header.getvalue())
         file.truncate(begins + there * row)  # half a batch of a killed process
         file.seek(0, os.SEEK_END)

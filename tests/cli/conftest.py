@@ -55,6 +55,13 @@ def files(tmp_path: Path) -> Path:
     np.save(tmp_path / "large.npy", np.full((40, 12), 99))
     np.save(tmp_path / "none.npy", np.zeros((0, 12), dtype=int))
     (tmp_path / "text.npy").write_text("hello")
+    np.save(tmp_path / "objects.npy", np.array([[None]]), allow_pickle=True)
+    (tmp_path / "cut.npy").write_bytes(
+        (tmp_path / "rows.npy").read_bytes()[:-50]
+    )  # as prism corpus leaves it when killed
+    (tmp_path / "begun.npy").write_bytes(b"")
+    for name in ("cut", "begun"):
+        (tmp_path / f"{name}.npy.settings.json").write_text("{}")
     (tmp_path / "good.jsonl").write_text('{"text": "hello"}\n')
     (tmp_path / "none.jsonl").write_text("\n")
     (tmp_path / "words").mkdir()

@@ -290,6 +290,11 @@ score --text 1 --model {{m}}/sudoku --json {{f}} | that is a folder
 {PRETRAIN} --data {{f}}/flat.npy | expected integers of shape
 {PRETRAIN} --data {{f}}/none.npy | empty
 {PRETRAIN} --data {{f}}/text.npy | not a .npy array
+{PRETRAIN} --data {{f}}/good.jsonl | of text, make a folder with prism tokenize first and name that
+{PRETRAIN} --data {{f}}/cut.npy | repeat the prism corpus that began it
+{PRETRAIN} --data {{f}}/begun.npy | repeat the prism corpus that began it
+{PRETRAIN} --data {{f}}/objects.npy | not a .npy array of numbers
+evaluate calibration --model {{m}}/words --data {{f}} | a folder, and not of prism tokenize
 {PRETRAIN} --data {{f}}/rows.npy --vocab_size 3 | 0..2
 {PRETRAIN} --data {{f}}/rows.npy --held_out 40 | leaves none
 {PRETRAIN} --resmue true | did you mean '--resume'

@@ -12,8 +12,12 @@ import torch
 from texts import essays, write_lines, write_tokenizer
 
 import prism
-from prism.cli import main
-from prism.evaluation.calibration import Witness
+from prism.cli import calibration, main
+from prism.cli.train import Finetune
+from prism.data.shards import Corpus
+from prism.data.text import end_of_text, load_tokenizer
+from prism.data.windows import TextWindows
+from prism.evaluation.calibration import Witness, detection
 from prism.models.hub import load_model
 
 
@@ -47,6 +51,7 @@ def test_the_questions_are_a_witnesss(models: Path, tmp_path: Path, capsys: pyte
 
 def test_true_sequences_are_the_last_rows(models: Path, files: Path, tmp_path: Path) -> None:
     found = asked(models, tmp_path / "c.json", "--data", files / "rows.npy", "--draws", "3", "--steps", "3")
+    assert found["detection"]["sequences"] == 6
     assert found["detection"]["tokens"] <= 18  # six rows, three each, fewer where fewer are masked
     assert set(found["detection"]["auroc"]) == {"quality", "own", "likelihood"}
     rows = np.load(files / "rows.npy")
@@ -56,6 +61,14 @@ def test_true_sequences_are_the_last_rows(models: Path, files: Path, tmp_path: P
     assert again["detection"] == found["detection"]
 
 
+def test_sequences_longer_than_the_model_learnt_are_told_of(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for length, told in ((12, False), (13, True)):
+        asked(models, tmp_path / "c.json", "--steps", "3", "--length", str(length))
+        assert ("13 tokens are more than the 12 the model was trained for" in capsys.readouterr().out) is told
+
+
 @pytest.mark.parametrize("drawn", [[], ["--data", "rows.npy"]], ids=["alone", "with true sequences"])
 def test_drawn(models: Path, files: Path, tmp_path: Path, drawn: list[str]) -> None:
     more = [str(files / word) if word.endswith(".npy") else word for word in drawn]
@@ -63,7 +76,9 @@ def test_drawn(models: Path, files: Path, tmp_path: Path, drawn: list[str]) -> N
     assert (tmp_path / "c.svg").read_text(encoding="utf-8").count('id="axes_') == 2 + bool(drawn)
 
 
-def test_true_text_is_the_validation_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_true_text_is_the_validation_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines, out = write_lines(tmp_path / "essays.jsonl", essays(80)), tmp_path / "c.json"
     tokens, base, tuned = tmp_path / "tokens", tmp_path / "base", tmp_path / "tuned"
     words = ["tokenize", "--input", lines, "--tokenizer", write_tokenizer(tmp_path / "words"), "--output", tokens]
@@ -72,7 +87,35 @@ def test_true_text_is_the_validation_part(tmp_path: Path, capsys: pytest.Capture
     assert run("pretrain", *fast, "--output", base, "--hidden_size", "16", "--layers", "1", "--heads", "2") == 0
     assert run("finetune", *fast, "--model", base, "--output", tuned) == 0
     words = ["evaluate", "calibration", "--model", tuned, "--samples", "3", "--steps", "3"]
-    assert run(*words, "--data", tokens, "--json", out) == 0
+    assert run(*words, "--data", tokens) == 2
+    assert "less than the --held_out 256 of prism finetune and --samples 3" in capsys.readouterr().err
+    for given in (["--held_out", "4"], ["--ends", "true"]):
+        assert run(*words, *given) == 2
+        assert f"{given[0]} is about a --data folder" in capsys.readouterr().err
+    words += ["--data", tokens, "--held_out", "4"]
+    assert run(*words, "--json", out) == 0
     assert json.loads(out.read_text())["detection"]["tokens"] > 0
-    assert run(*words, "--data", tokens, "--length", "4000000") == 2
+    shown: list[torch.Tensor] = []
+    asked_about = lambda model, batch, loss: shown.append(batch.tokens) or detection(model, batch, loss)  # noqa: E731
+    monkeypatch.setattr(calibration, "detection", asked_about)
+    end = end_of_text(load_tokenizer(tokens / "tokenizer"))
+    for ends in (True, False):
+        assert run(*words, "--ends", str(ends).lower()) == 0
+        assert bool((shown[-1][:, [0, -1]] == end).all()) is ends
+    windows = TextWindows(Corpus.load(tokens).validation, 16, end=end)
+    fitted = windows.read(range(4))  # as prism finetune held them out
+    everything = ["--samples", str(windows.count - 4), "--ends", "true"]
+    capsys.readouterr()
+    assert run(*words, *everything) == 0
+    assert len(shown[-1]) == windows.count - 4
+    assert not any((row == shown[-1]).all(1).any() for row in fitted)
+    assert "without the 4 sequences quality was fitted to" in " ".join(capsys.readouterr().out.split())
+    assert run(*words, *everything, "--held_out", "5") == 2
+    assert f"less than the --held_out 5 of prism finetune and --samples {windows.count - 4}" in capsys.readouterr().err
+    assert run(*words, "--held_out", "-1") == 2
+    assert run(*words, "--length", "4000000") == 2
     assert "4000000" in capsys.readouterr().err
+
+
+def test_as_many_were_held_out_as_finetune_holds_out() -> None:
+    assert Finetune.held_out == calibration.HELD_OUT

@@ -16,15 +16,17 @@ import torch
 from stand_ins import tiny_truth
 from test_causal import write_llama2c
 from texts import essays, write_lines, write_llama2c_tokenizer, write_tokenizer
+from tiny_models import write_mdlm
 
 import prism
 from prism.cli import main, text
 from prism.data.text import load_tokenizer, vocabulary_size
-from prism.evaluation.judge import load_judge
-from prism.evaluation.mauve import Mauve
+from prism.evaluation.judge import Judge, load_judge
+from prism.evaluation.mauve import Clustering, Mauve
 from prism.evaluation.statistics import Interval
 from prism.models.causal import load_llama2c
 from prism.models.hub import save_backbone
+from prism.recipes.known_truth import write_corpus
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MODEL = ["--hidden_size", "16", "--layers", "1", "--heads", "2", "--length", "16"]
@@ -104,6 +106,15 @@ def test_generated_and_judged(root: Path, tmp_path: Path, capsys: pytest.Capture
     assert judge(root, out, "--texts", samples, "--samples", "3")["samples"] == 3
 
 
+def test_texts_longer_than_the_model_learnt_are_told_of(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for length, told in ((16, False), (17, True)):
+        evaluate(root, tmp_path / "out.json", "--samples", "2", "--length", str(length))
+        said = " ".join(capsys.readouterr().out.split())
+        assert ("17 tokens are more than the 16 the model was trained for" in said) is told
+
+
 def test_a_tokenizer_from_elsewhere(root: Path, tmp_path: Path) -> None:
     """As MDLM's checkpoint needs it, which comes without."""
     one = evaluate(root, tmp_path / "a.json", "--samples", "4")
@@ -121,6 +132,33 @@ def test_it_goes_on_where_it_stopped(root: Path, tmp_path: Path, capsys: pytest.
     for change in (("--seed", "1"), ("--steps", "5"), ("--nucleus", "0.9"), ("--length", "8"), ("--order", "margin")):
         assert main([*words(root, "--samples", "10", "--save", parts), *change]) == 2
         assert f"begun with {change[0][2:]}=" in capsys.readouterr().err
+
+
+def test_what_the_judge_does_not_read_is_told(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And how varied a text is, is said of all of it."""
+    out, texts = tmp_path / "out.json", ["the cat sat on the mat ."] * 3 + [" ".join(essays(9))] * 2
+    some = ["--texts", write_lines(tmp_path / "t.jsonl", texts)]
+    found = judge(root, out, *some)
+    assert (found["samples"], found["texts_cut"]) == (5, 2)
+    assert "2 of 5 texts are longer than the 64 tokens of them" in " ".join(capsys.readouterr().out.split())
+    less = judge(root, out, *some, "--judge_context", "4")
+    assert less["texts_cut"] == 5
+    for name in ("entropy", "distinct_2", "repetition_4"):
+        assert less[name] == found[name]
+    assert judge(root, out, "--texts", write_lines(tmp_path / "t.jsonl", texts[:3]))["texts_cut"] == 0
+    assert "longer than" not in capsys.readouterr().out.partition("texts, judged by")[2]
+
+
+def test_a_file_holds_texts_of_one_tokenizer(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept, other = tmp_path / "s.jsonl", load_tokenizer(root / "words")
+    evaluate(root, tmp_path / "out.json", "--samples", "4", "--save", kept)
+    other.add_tokens(["cat dog"])
+    other.save_pretrained(tmp_path / "other")
+    assert main(words(root, "--samples", "8", "--save", kept, "--tokenizer", tmp_path / "other")) == 2
+    assert "begun with tokenizer=" in capsys.readouterr().err
+    assert main(words(root, "--samples", "8", "--save", kept, "--mask_id", "5")) == 2
+    assert "begun with mask_id=" in capsys.readouterr().err
+    assert len(lines(kept)) == 4
 
 
 def test_two_processes_write_what_one_writes(root: Path, tmp_path: Path) -> None:
@@ -151,6 +189,69 @@ def test_mauve(root: Path, tmp_path: Path) -> None:
     assert len(corpus["mauve_by_seed"]) == 2
 
 
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts MAUVE is shown, the references first; a stand-in for the package gives every clustering the score 1/2."""
+    shown: list[str] = []
+
+    def features(judge: Judge, texts: Any, *, most: int | None = None) -> list[Any]:
+        shown.extend(texts)
+        return [np.zeros(2, dtype=np.float32) for _ in texts]
+
+    monkeypatch.setattr(Judge, "features", features)
+    monkeypatch.setattr(text, "require_mauve", lambda: None)
+    monkeypatch.setattr(text, "clustering", lambda written, generated, seed: Clustering(0.5, 0.01, 2))
+    return shown
+
+
+def test_references_have_the_ends_the_model_learnt(root: Path, tmp_path: Path, read: list[str]) -> None:
+    """MAUVE looks at the last token: MDLM's is an end of text, and without one the references would be told by that alone."""
+    end, size = "<|endoftext|>", vocabulary_size(load_tokenizer(root / "words"))
+    write_mdlm(tmp_path / "mdlm", vocab_size=size + 1, mask_id=size, length=16)
+    load_tokenizer(root / "words").save_pretrained(tmp_path / "mdlm")
+    for model, said, ends in (
+        (root / "base", (), False),
+        (root / "base", ("--ends", "true"), True),
+        (tmp_path / "mdlm", (), True),
+        (tmp_path / "mdlm", ("--ends", "false"), False),
+    ):
+        read.clear()
+        more = ["--model", model, "--samples", "6", "--reference", root / "tokens", "--mauve_seeds", "1"]
+        evaluate(root, tmp_path / "out.json", *more, *said)
+        references = read[:6]
+        assert all(text.startswith(end) and text.endswith(end) for text in references) is ends
+        assert {len(load_tokenizer(root / "words")(text)["input_ids"]) for text in references} <= {15, 16, 17}
+
+
+def test_both_sides_end_documents_alike(
+    root: Path, tmp_path: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer whose tokenizer has a separator and no end of text, and references of another tokenizer, or of a file."""
+    told: list[str | None] = []
+    monkeypatch.setattr(
+        text, "load_judge", lambda *a, **options: told.append(options["end"]) or load_judge(*a, **options)
+    )
+    tokenizer = load_tokenizer(root / "words")
+    tokenizer.eos_token, tokenizer.sep_token = None, "[SEP]"
+    tokenizer.save_pretrained(tmp_path / "other")
+    more = [
+        "--model",
+        root / "base" / "backbone",
+        "--tokenizer",
+        tmp_path / "other",
+        "--samples",
+        "6",
+        "--mauve_seeds",
+        "1",
+    ]
+    write_lines(tmp_path / "ends.jsonl", ["the cat<|endoftext|> ran"] * 6)
+    for reference, ends in ((root / "tokens", ["--ends", "true"]), (tmp_path / "ends.jsonl", [])):
+        read.clear()
+        evaluate(root, tmp_path / "out.json", *more, "--reference", reference, *ends)
+        assert told[-1] == "[SEP]"
+        assert all("[SEP]" in text and "<|endoftext|>" not in text for text in read[:6])
+
+
 def test_bad_words(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
     judge = ["--judge", root / "judge"]
@@ -163,6 +264,7 @@ def test_bad_words(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
         ([*base, "--batch", "0"], "--batch 0"),
         ([*base, "--judge_batch", "0"], "--judge_batch 0"),
         ([*base, "--encoder", "x"], "give --reference too"),
+        ([*base, "--ends", "true"], "--ends is about a --reference folder"),
         ([*base, "--save", tmp_path], "that is a folder"),
         ([*base, "--policy", "prism"], "needs a quality head"),
         ([*base, "--judge_dtype", "int8"], "--judge_dtype int8"),
@@ -249,6 +351,19 @@ def test_known_truth_goes_on_where_it_stopped(world: Path, tmp_path: Path, capsy
         assert f"begun with {change[0][2:]}=" in capsys.readouterr().err
 
 
+def test_ids_and_texts_of_a_truth_are_not_mixed(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With tokenizer.bin beside the truth, and without; or with another."""
+    (tmp_path / "truth.bin").write_bytes((world / "truth.bin").read_bytes())
+    write_llama2c_tokenizer(tmp_path / "other.bin", list(" abcdefghik"))
+    start = [*known(world, "--samples", "4", "--save", tmp_path / "s.jsonl"), "--truth", str(tmp_path / "truth.bin")]
+    assert main(start) == 0
+    for tokenizer in (world / "tokenizer.bin", tmp_path / "other.bin"):
+        assert main([*start, "--tokenizer", str(tokenizer)]) == 2
+        assert "begun with tokenizer=None, not" in capsys.readouterr().err
+
+
 def test_files_of_others_are_not_written_over(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("mine.jsonl", "s.truth.jsonl"):
         (tmp_path / name).write_text("precious")
@@ -320,6 +435,17 @@ def test_a_corpus_to_train_on(world: Path, tmp_path: Path, capsys: pytest.Captur
         assert run(*words, *more) == 2, more
         assert complaint in capsys.readouterr().err
     assert np.array_equal(np.load(tmp_path / "c.npy"), rows)
+
+
+def test_two_processes_do_not_write_one_corpus(world: Path, tmp_path: Path) -> None:
+    truth, path = load_llama2c(world / "truth.bin"), tmp_path / "c.npy"
+
+    def intrude(done: int) -> None:
+        with pytest.raises(ValueError, match=r"Another process is writing .*c\.npy"):
+            write_corpus(truth, path, {}, 6, 8, seed=0, batch=4)
+
+    write_corpus(truth, path, {}, 6, 8, seed=0, batch=4, done=intrude)
+    assert np.load(path).shape == (6, 8)
 
 
 @pytest.mark.parametrize(

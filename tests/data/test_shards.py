@@ -15,7 +15,7 @@ from texts import essays, write_lines
 
 from prism.data import shards
 from prism.data.shards import Corpus, CorpusError, CorpusWriter, Recipe, Stream
-from prism.data.text import Files, file_sha256, fingerprint
+from prism.data.text import Files, file_sha256, fingerprint, load_tokenizer
 from prism.data.tokenizing import tokenize
 
 
@@ -83,9 +83,9 @@ def test_what_is_wrong_is_named(folder: Path, name: str) -> None:
     assert str(folder) in str(told.value)
 
 
-def flip(shard: Path) -> None:
+def flip(shard: Path, place: int = 10) -> None:
     content = bytearray(shard.read_bytes())
-    content[10] ^= 1
+    content[place] ^= 1
     shard.write_bytes(content)
 
 
@@ -142,6 +142,21 @@ def test_another_tokenizer_is_refused(folder: Path, tokenizer: Any) -> None:
         corpus.check_tokenizer("0" * 64, "that of my-model")
 
 
+def test_a_tokenizer_that_ends_documents_otherwise_is_refused(folder: Path, tokenizer_folder: Path) -> None:
+    """Its pieces are the same, so its fingerprint is."""
+    corpus, other = Corpus.load(folder), load_tokenizer(tokenizer_folder)
+    corpus.require_tokenizer(other, "this")
+    other.add_special_tokens({"eos_token": "<|im_end|>"})
+    assert fingerprint(other) == corpus.recipe.tokenizer
+    said = re.escape(
+        "has the token 0 ('<|endoftext|>') after every document and that of my-model has 320 ('<|im_end|>')"
+    )
+    with pytest.raises(CorpusError, match=said):
+        corpus.require_tokenizer(other, "that of my-model")
+    other.add_special_tokens({"mask_token": "<|mask|>", "eos_token": "<|endoftext|>"})
+    corpus.require_tokenizer(other, "this")
+
+
 @pytest.mark.parametrize(("start", "length"), [(0, 5), (2, 3), (2, 4), (4, 10), (9, 1), (0, 10)])
 def test_a_stream_runs_on_from_file_to_file(start: int, length: int) -> None:
     numbers = np.arange(10, dtype="<u2")
@@ -180,6 +195,16 @@ def test_a_file_shorter_than_progress_says(tmp_path: Path) -> None:
     (tmp_path / ".train-00000.bin").write_bytes(b"1")
     with pytest.raises(CorpusError, match=r"shorter than progress\.json says"):
         CorpusWriter(tmp_path, recipe())
+
+
+def test_there_is_no_manifest_of_files_that_are_not_whole(tmp_path: Path) -> None:
+    writer = CorpusWriter(tmp_path, recipe())
+    writer.append("train", [(1, np.array([1, 2, 3, 0], np.uint32))])
+    writer.commit()
+    flip(tmp_path / "train-00000.bin", 0)
+    with pytest.raises(CorpusError, match=r"train-00000\.bin is damaged"):
+        writer.finish()
+    assert not (tmp_path / "manifest.json").exists()
 
 
 def test_a_folder_begun_by_another_rule_is_not_gone_on_with(tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ import bz2
 import gzip
 import json
 import lzma
+import shutil
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -115,6 +117,49 @@ def test_a_dataset_is_streamed(tmp_path: Path) -> None:
         list(Dataset(str(tmp_path)).documents())
     with pytest.raises(TextError, match="cannot be read"):
         list(Dataset(str(tmp_path), split="test").documents())
+
+
+def test_a_folder_of_a_dataset_is_known_by_what_it_holds(tmp_path: Path) -> None:
+    folder = tmp_path / "corpus"
+    (folder / "data").mkdir(parents=True)
+    path = write_lines(folder / "data" / "train.jsonl", essays(9))
+    before = Dataset(str(folder)).describe()
+    assert [file["name"] for file in before["files"]] == ["data/train.jsonl"]
+    (folder / ".cache").mkdir()
+    (folder / ".cache" / "lock").write_text("no text")
+    path.touch()
+    elsewhere = str(shutil.move(folder, tmp_path / "elsewhere" / "corpus"))
+    assert Dataset(elsewhere).describe() == before
+    write_lines(Path(elsewhere) / "data" / "train.jsonl", essays(9, seed=1))
+    assert Dataset(elsewhere).describe() != before
+
+
+def test_a_dataset_of_the_hub_is_known_by_its_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("datasets", reason="the extra `text` is not installed")
+    revisions = iter(["c0ffee", "decade"])
+    monkeypatch.setattr("datasets.load_dataset_builder", lambda name, config: SimpleNamespace(hash=next(revisions)))
+    one, two = (Dataset("somebody/words", "en").describe()["dataset"] for _ in range(2))
+    assert (one["name"], one["config"], one["revision"], two["revision"]) == (
+        "somebody/words",
+        "en",
+        "c0ffee",
+        "decade",
+    )
+
+
+def test_null_is_an_empty_text(tokenizer: Any, tmp_path: Path) -> None:
+    """In a file and in a dataset; a field that is nowhere is another matter, and the row is named."""
+    pytest.importorskip("datasets", reason="the extra `text` is not installed")
+    rows = [{"text": "one", "n": 1}, {"text": None, "n": 2}, {"text": "two", "n": 3}]
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for source in (Files((path,)), Dataset(str(tmp_path))):
+        assert list(source.documents()) == ["one", "", "two"]
+        assert list(source.documents(skip=1)) == ["", "two"]
+    with pytest.raises(TextError, match=r"train\.jsonl, line 1 has no text under 'body'; name another field: text\."):
+        list(Files((path,), "body").documents())
+    with pytest.raises(TextError, match=r", row 2 has no text under 'body'; its fields are: text, n\."):
+        list(Dataset(str(tmp_path), field="body").documents(skip=1))
 
 
 def test_a_byte_level_bpe_from_vocabulary_and_merges(tokenizer: Any, tmp_path: Path) -> None:

@@ -180,6 +180,22 @@ def test_text_that_comes_after_the_end_is_left_out(tokenizer: Any, tmp_path: Pat
     assert texts_of(corpus.train, tokenizer) == essays(5)
 
 
+def test_two_processes_do_not_write_one_folder(tokenizer: Any, tmp_path: Path) -> None:
+    refused = []
+
+    def intrude(writer: Any) -> None:
+        with pytest.raises(
+            ValueError, match=r"Another process is writing .*tokens; wait for it and repeat this, or choose"
+        ):
+            tokenize(listed(*essays(5)), tokenizer, tmp_path / "tokens")
+        refused.append(writer.kept)
+
+    corpus = tokenize(listed(*essays(5)), tokenizer, tmp_path / "tokens", validation=0.0, report=intrude)
+    assert refused
+    assert texts_of(corpus.train, tokenizer) == essays(5)
+    assert not (tmp_path / "tokens" / ".lock").exists()
+
+
 # ── processes and deaths ────────────────────────────────────────────────────────────────────────────────────────────
 
 SCRIPT = """

@@ -127,6 +127,24 @@ def test_an_encoder_gives_the_mean(folder: Path) -> None:
         np.testing.assert_allclose(vector, hidden.mean(0).numpy(), atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["roberta", "mpnet"])
+def test_an_encoder_reads_as_much_as_it_has_places_for(folder: Path, tmp_path: Path, kind: str) -> None:
+    """Two of the positions in their config are no place in a text; a tokenizer may know of a shorter one."""
+    from transformers import AutoConfig, AutoModel
+
+    tokenizer = load_tokenizer(folder / "words")
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    tokens = {"vocab_size": vocabulary_size(tokenizer), "pad_token_id": 1}
+    model = AutoModel.from_config(AutoConfig.for_model(kind, max_position_embeddings=26, **tokens, **small))
+    model.save_pretrained(tmp_path)
+    for told, context in ((None, 24), (512, 24), (10, 10)):
+        tokenizer.model_max_length = told or int(1e30)
+        tokenizer.save_pretrained(tmp_path)
+        encoder = load_encoder(str(tmp_path))
+        assert len(encoder.read(" ".join(essays(3)))) == encoder.context == context
+        assert np.isfinite(encoder.features([" ".join(essays(3)), "the"])).all()
+
+
 def test_what_cannot_judge_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"reads 2\.\.24"):
         load_judge(str(folder / "gpt2"), context=25)

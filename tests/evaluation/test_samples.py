@@ -91,6 +91,21 @@ def test_a_run_that_made_nothing_is_not_in_the_way(tmp_path: Path) -> None:
         write(SampleFile(tmp_path / "s.jsonl", SETTINGS | {"policy": "prism"}), 4)
 
 
+def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:
+    """The second is told so before it makes anything, the first goes on, and nothing is left of the lock."""
+    path = tmp_path / "s.jsonl"
+
+    def intrude(count: int) -> None:
+        with pytest.raises(
+            ValueError, match=r"Another process is writing .*s\.jsonl; wait for it and repeat this, or choose"
+        ):
+            write(SampleFile(path, SETTINGS), 10)
+
+    assert without_time(write(SampleFile(path, SETTINGS), 10, done=intrude)) == without_time(write(None, 10))
+    assert [json.loads(line)["row"] for line in path.read_text().splitlines()] == list(range(10))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["s.jsonl", "s.jsonl.settings.json"]
+
+
 def test_a_digest_tells_a_model_after_more_training() -> None:
     model, same = tiny_dit(), tiny_dit()
     assert weights_digest(model) == weights_digest(same)

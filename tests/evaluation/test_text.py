@@ -8,7 +8,8 @@ import torch
 from stand_ins import tiny_truth
 
 import prism
-from prism.evaluation.known_truth import evaluate_known_truth, own_samples
+from prism.evaluation.known_truth import own_texts, run_of, weighed
+from prism.evaluation.samples import make_all
 from prism.evaluation.text import Likelihood, TextRun, distinct, ngrams, repetition, unigram_entropy
 
 
@@ -77,7 +78,7 @@ def test_a_summary_holds_what_was_found() -> None:
 def test_a_known_truth_is_its_own_best_judge() -> None:
     """Its samples have its likelihood; a model that knows nothing writes less likely ones; every sample begins as given."""
     law = tiny_truth()
-    own = own_samples(law, samples=70, length=8, seed=0, batch=32)
+    own = run_of(make_all(own_texts(law, str, length=8, seed=0, batch=32), samples=70, batch=32))
     assert len(own.tokens) == 70
     torch.testing.assert_close(
         torch.from_numpy(own.nll).float(),
@@ -86,10 +87,10 @@ def test_a_known_truth_is_its_own_best_judge() -> None:
         rtol=1e-5,
     )
     ignorant = prism.DiT(prism.DiTConfig(vocab_size=13, mask_id=12, length=8, hidden_size=16, blocks=1, heads=2)).eval()
-    policy = prism.Pair(prism.Counted())
-    found = evaluate_known_truth(ignorant, law, policy, steps=8, samples=70, length=8, batch=32)
+    make = weighed(prism.Prepared(ignorant, prism.Pair(prism.Counted()), steps=8), law, str, length=8, seed=0)
+    found = run_of(make_all(make, samples=70, batch=32))
     assert (found.tokens[:, 0] == 1).all()
     assert (found.tokens < 12).all()
     assert found.likelihood.low > own.likelihood.high
-    again = evaluate_known_truth(ignorant, law, policy, steps=8, samples=70, length=8, batch=64)
+    again = run_of(make_all(make, samples=70, batch=64))
     assert (again.tokens == found.tokens).all()

@@ -34,8 +34,8 @@ from prism.data.text import (
     Files,
     First,
     Source,
+    end_mark,
     end_of_text,
-    fingerprint,
     holds_json_lines,
     load_tokenizer,
     vocabulary_size,
@@ -231,7 +231,7 @@ class OwtStudy:
         # What may be missing is looked for now and not after hours of work.
         self.checkpoint = locate(ingredients.checkpoint).resolve()  # models are remembered by their path
         self.tokenizer = load_tokenizer(self._tokenizer_source())
-        self.judge = load_judge(ingredients.judge, end=self.tokenizer.eos_token)
+        self.judge = load_judge(ingredients.judge, end=end_mark(self.tokenizer))
 
     # ── data ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -249,7 +249,7 @@ class OwtStudy:
     def corpus(self) -> Corpus:
         if self._data_is_tokens():
             corpus = Corpus.load(Path(self.ingredients.data))
-            corpus.check_tokenizer(fingerprint(self.tokenizer), f"that of {self.ingredients.checkpoint}")
+            corpus.require_tokenizer(self.tokenizer, f"that of {self.ingredients.checkpoint}")
         else:
             corpus = self._tokenized(First(self._source(), self.scale.documents))
         wanted = self.scale.held_out + self.scale.samples

@@ -19,7 +19,8 @@ from jaxtyping import Integer
 from torch import Tensor
 
 from prism.data.writing import Writing
-from prism.evaluation.known_truth import evaluate_known_truth, own_samples
+from prism.evaluation.known_truth import own_texts, run_of, weighed
+from prism.evaluation.samples import make_all
 from prism.evaluation.text import TextRun
 from prism.losses.denoising import DenoisingLoss
 from prism.losses.masking import Batch
@@ -36,6 +37,7 @@ from prism.recipes.sampling import Sampling
 from prism.sampling.draw import Draw
 from prism.sampling.loop import Denoiser
 from prism.sampling.order import RandomOrder, TopProbability
+from prism.sampling.prepared import Prepared
 from prism.training import Optimisation, Shuffled
 
 CORPUS_SEED, HELD_OUT_SEED, TRUTH_SEED = 0, 1, 2
@@ -214,7 +216,8 @@ class StoriesStudy:
 
     @lru_cache(maxsize=2)  # noqa: B019 (a study lives as long as the process)
     def _own(self, samples: int, seed: int) -> TextRun:
-        return own_samples(self.truth, samples=samples, length=self.scale.length, seed=seed, batch=self.scale.at_once)
+        make = own_texts(self.truth, self.writing.text, length=self.scale.length, seed=seed, batch=self.scale.at_once)
+        return run_of(make_all(make, samples=samples, batch=self.scale.at_once))
 
     def own_features(self, samples: int, *, seed: int = TRUTH_SEED) -> Features:
         """Of these texts, kept: where there is no GPU, writing them takes longer than all the rest of MAUVE."""
@@ -256,18 +259,15 @@ class StoriesStudy:
 
     def write(self, model: Denoiser, sampling: Sampling, *, samples: int | None = None) -> TextRun:
         assert sampling.steps is not None
-        return evaluate_known_truth(
+        prepared = Prepared(
             model,
-            self.truth,
             sampling.build_policy(),
             steps=sampling.steps,
-            samples=samples or self.scale.samples,
-            length=self.scale.length,
-            seed=sampling.seed,
             draw=sampling.build_draw(),
             schedule=sampling.build_schedule(),
-            batch=self.scale.at_once,
         )
+        make = weighed(prepared, self.truth, self.writing.text, length=self.scale.length, seed=sampling.seed)
+        return run_of(make_all(make, samples=samples or self.scale.samples, batch=self.scale.at_once))
 
     def features(self, tokens: np.ndarray) -> Features:
         return Features(*features(self.truth, tokens, batch=self.scale.at_once))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from prism.evaluation.known_truth import blank, own_samples
+from prism.evaluation.known_truth import blank, own_texts
 from prism.evaluation.mauve import require_mauve
 from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.statistics import difference
@@ -166,14 +166,14 @@ def mauve_scores(study: StoriesStudy) -> dict[str, Any]:
 def texts(study: StoriesStudy) -> dict[str, Any]:
     """Texts to read: the first ones of the truth, and of every run so far that was kept; delete its file after more."""
     clock = Stopwatch()
-    own = own_samples(study.truth, samples=SHOWN, length=study.scale.length, seed=TRUTH_SEED, batch=SHOWN)
+    make = own_texts(study.truth, study.writing.text, length=study.scale.length, seed=TRUTH_SEED, batch=SHOWN)
     runs = {
         name: list(map(study.writing.text, kept[:SHOWN].tolist()))
         for name in runs_so_far(study.workshop)
         if (kept := study.kept.tokens(name)) is not None
     }
     record = clock.record("reproduce known-truth", study.scale, seed=0)
-    return {"truth": list(map(study.writing.text, own.tokens.tolist())), "runs": runs, "record": plain(record)}
+    return {"truth": [row.text for row in make(0, SHOWN)], "runs": runs, "record": plain(record)}
 
 
 def equal_remasks(study: StoriesStudy) -> dict[str, Any]:
