@@ -20,9 +20,10 @@ from prism.cli.command import (
 from prism.data.code import Instruction, MbppSplit, Prompt, Published, Stripped, Task, load_tasks
 from prism.data.writing import Writing
 from prism.evaluation.code import evaluate_code, read_completions
-from prism.evaluation.completions import Question, mark, write_completions
+from prism.evaluation.completions import Question, write_completions
 from prism.evaluation.corrections import by_task, corrections, page, solutions, summary
 from prism.evaluation.record import Stopwatch, plain
+from prism.evaluation.samples import weights_digest
 from prism.evaluation.sandbox import NO_ISOLATION, Isolation, available, cores, strongest
 from prism.recipes.sampling import pick
 from prism.recipes.writing import TextSampling
@@ -97,7 +98,7 @@ class Generating(WithCorrector, TextSampling):
                 writer,
                 count=self.count,
                 seed=self.seed,
-                settings=mark(model, settings),
+                settings={**settings, "weights": weights_digest(model)},
                 done=done,
             )
 
