@@ -270,7 +270,7 @@ def parsed(source: str) -> ast.Module:
 
 
 def _lines(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.strip()]
+    return [line for line in text.split("\n") if line.strip()]  # splitlines would end a row at U+2028 too
 
 
 # ── MBPP+ ───────────────────────────────────────────────────────────────────────────────────────────────────────────

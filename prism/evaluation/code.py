@@ -117,7 +117,7 @@ def evaluate_code(
 def read_completions(path: Path) -> dict[str, list[str]]:
     """A JSON object a line, with `task_id` and `completion` (human-eval's form) or `solution` (EvalPlus's)."""
     found: dict[str, list[str]] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):  # U+2028 ends no row
         if not line.strip():
             continue
         try:

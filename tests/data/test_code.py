@@ -90,6 +90,14 @@ def test_functions_to_be_completed() -> None:
         exec(as_function(task) + body + "\n" + task.tests.replace("assert list(double([1])) == [1, 1]", ""), {})
 
 
+def test_a_row_ends_where_its_line_does(tmp_path: Path) -> None:
+    """U+2028 and its like end a line for Python's splitlines and none in JSON."""
+    row = {"task_id": 1, "text": "Split\u2028at\u2029each\u0085end.", "code": "def f(): pass", "test_list": ["f()"]}
+    file = tmp_path / "tasks.jsonl"
+    file.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert [task.statement for task in read_tasks(file)] == [row["text"]]
+
+
 def test_bad_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"neither a file nor one of humaneval, .*mbpp\+"):
         load_tasks("humanevil")

@@ -164,6 +164,15 @@ def test_every_task_wants_a_completion_and_no_other() -> None:
         evaluate_code([DOUBLE], {"Mbpp/1": ["x"], "Mbpp/9": ["x"]})
 
 
+@pytest.mark.parametrize("end", ["\u2028", "\u2029", "\u0085"])
+def test_a_row_ends_where_its_line_does(tmp_path: Path, end: str) -> None:
+    """Some characters end a line for Python's splitlines and none in JSON."""
+    file = tmp_path / "completions.jsonl"
+    row = {"task_id": "Mbpp/1", "completion": f"'{end}'"}
+    file.write_text(f"{json.dumps(row, ensure_ascii=False)}\r\n", encoding="utf-8", newline="")
+    assert read_completions(file) == {"Mbpp/1": [f"'{end}'"]}
+
+
 def test_reading_completions(tmp_path: Path) -> None:
     file = tmp_path / "completions.jsonl"
     rows = [{"task_id": "Mbpp/1", "completion": "a"}, {"task_id": "Mbpp/1", "solution": "b"}]
