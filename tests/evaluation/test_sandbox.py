@@ -6,6 +6,7 @@ Every attack is tried in every isolation this machine allows, so the fallback is
 from __future__ import annotations
 
 import ctypes
+import marshal
 import os
 import signal
 import socket
@@ -703,6 +704,36 @@ def test_a_judge_that_dies_is_a_failure_and_no_error(isolation: Isolation) -> No
 
 
 # ── no isolation ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+FORGED_VERDICT = """
+    import marshal
+    def f(x):
+        return marshal.dumps(("PASSED", "", 0.0, 0.0, 0.0, b""), 2).decode("latin1") + "z" * 9000
+"""
+
+
+@pytest.mark.parametrize(
+    "how", ["print(f(1))", "import sys; print(f(1), file=sys.stderr)", "import os; os.write(1, f(1).encode())"]
+)
+def test_what_tests_print_is_no_verdict(isolation: Isolation, how: str) -> None:
+    """The words may be the program's, and there may be many of them."""
+    report = attack(FORGED_VERDICT, isolation, tests=f"{how}\nassert f(1) == 2")
+    assert (report.outcome, report.detail) == (Outcome.FAILED, "AssertionError: assert f(1) == 2")
+    tests = f"{how}\nprint('x' * 100_000, flush=True)\nassert len(f(1)) > 9000"
+    report = attack(FORGED_VERDICT, isolation, tests=tests)
+    assert report.passed, report
+    assert report.output == ""
+
+
+@pytest.mark.parametrize(
+    "verdict", [b"", b"hello", b"\xfd\xff\xff\xff\x7f", marshal.dumps(7), marshal.dumps(("WON",) * 6)]
+)
+def test_a_verdict_nobody_can_read_is_a_failure_and_no_error(monkeypatch: pytest.MonkeyPatch, verdict: bytes) -> None:
+    babble = f"import os; os.write(1, b'ready' + {verdict!r})"
+    monkeypatch.setattr(sandbox, "_jail", lambda: compile(babble, "jail", "exec"))
+    report = run(Program("x = 1"), SMALL, Isolation.NONE)
+    assert (report.outcome, report.detail) == (Outcome.KILLED, "its judge too")
 
 
 def test_no_isolation_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
