@@ -736,6 +736,16 @@ def test_a_verdict_nobody_can_read_is_a_failure_and_no_error(monkeypatch: pytest
     assert (report.outcome, report.detail) == (Outcome.KILLED, "its judge too")
 
 
+@pytest.mark.parametrize(
+    "close",
+    ["sys.stdout.close()", "sys.stdout = io.StringIO(); sys.stdout.close()", "sys.stdout = object()", "del sys.stdout"],
+)
+def test_a_program_may_close_its_output(isolation: Isolation, close: str) -> None:
+    source = f"import io, sys\ndef f(x):\n    {close}\n    return x"
+    report = attack(source, isolation, tests="assert f(1) == 1\nassert 2 == 2")
+    assert report.passed, report
+
+
 def test_no_isolation_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "available", tuple)
     with pytest.raises(OSError, match="unsafe=True"):
