@@ -56,6 +56,7 @@ def test_human_eval() -> None:
     assert task.statement == "The area of a circle.\n\nRadii are positive."
     assert task.given.endswith("return x / 2\n\n")
     assert task.tests.endswith("check(area)\n")
+    assert task.tests.startswith(task.given)  # a helper of the prompt is the tests' own
     scope: dict[str, Any] = {}
     exec(task.solution + task.tests, scope)
 

@@ -66,6 +66,23 @@ def test_human_eval() -> None:
     assert failures(solved(read_tasks(SHARED / "HumanEval.jsonl.gz"))) == {}
 
 
+HELPED = {  # wrong, and right by the helper that comes with it
+    "HumanEval/32": "def poly(xs, x):\n    return 0.0\n\n\ndef find_zero(xs):\n    return 1.0\n",
+    "HumanEval/38": "def encode_cyclic(s):\n    return s\n\n\ndef decode_cyclic(s):\n    return s\n",
+    "HumanEval/50": "def encode_shift(s):\n    return s\n\n\ndef decode_shift(s):\n    return s\n",
+}
+
+
+@there
+def test_published_helpers_cannot_be_redefined() -> None:
+    """The tests of three tasks use what their prompts define: theirs, whatever the program makes of it."""
+    tasks = [task for task in read_tasks(SHARED / "HumanEval.jsonl.gz") if task.id in HELPED]
+    run = evaluate_code(
+        tasks, {name: [text] for name, text in HELPED.items()}, isolation=strongest(unsafe=True), workers=1
+    )
+    assert [attempts[0].report.outcome for attempts in run.attempts.values()] == [Outcome.FAILED] * 3
+
+
 @there
 def test_human_eval_under_landlock() -> None:
     if Isolation.LANDLOCK not in available():
