@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
@@ -701,6 +702,47 @@ def test_the_tests_are_nowhere_to_be_read(isolation: Isolation) -> None:
 def test_a_judge_that_dies_is_a_failure_and_no_error(isolation: Isolation) -> None:
     report = attack("", isolation, tests="import os\nos._exit(0)")
     assert (report.outcome, report.detail) == (Outcome.KILLED, "its judge too")
+
+
+@pytest.fixture
+def under_tmp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Packages installed under /tmp, where the private folder will be, beside what is nobody's business."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        packages = Path(folder) / "venv" / "site-packages"
+        packages.mkdir(parents=True)
+        (packages / "installed.py").write_text("answer = 42\n")
+        (Path(folder) / "secret").write_text("secret")
+        paths = {"purelib": str(packages), "platlib": str(packages)}
+        monkeypatch.setattr(sandbox.sysconfig, "get_paths", lambda: paths)
+        yield packages
+
+
+def test_packages_under_tmp_can_be_read_and_nothing_else(isolation: Isolation, under_tmp: Path) -> None:
+    installed, top = under_tmp / "installed.py", under_tmp.parents[1]
+    source = f"""
+        import os, installed
+        refused = 0
+        def refuse(deed, *words):
+            global refused
+            try: deed(*words)
+            except OSError: refused += 1
+        refuse(open, {str(installed)!r}, "w")
+        refuse(open, {str(under_tmp / "other.py")!r}, "w")
+        refuse(open, {str(top / "other.py")!r}, "w")
+        refuse(open, {str(top / "secret")!r})
+        refuse(os.mkdir, {str(top / "venv" / "other")!r})
+        refuse(os.rename, {str(top)!r}, "/tmp/elsewhere")
+        refuse(os.rename, {str(top / "venv")!r}, {str(top / "elsewhere")!r})
+        refuse(os.unlink, {str(installed)!r})
+        refuse(os.rmdir, {str(top)!r})
+        def f(): return refused, installed.answer
+    """
+    report = attack(source, isolation, tests="import installed\nassert f() == (9, installed.answer), f()")
+    assert report.passed, report
+    assert installed.read_text() == "answer = 42\n"
+    if isolation is Isolation.NAMESPACES:
+        source = "import os\nopen('/tmp/own', 'w').write('x')\ndef f(): return sorted(os.listdir('/tmp'))"
+        assert attack(source, isolation, tests=f"assert f() == sorted(['own', {top.name!r}]), f()").passed
 
 
 # ── no isolation ────────────────────────────────────────────────────────────────────────────────────────────────────
