@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from prism.evaluation.record import SURROGATES_ESCAPED
 from prism.evaluation.samples import begun
 from prism.noise import Noise
 from prism.writer import Writer
@@ -51,7 +52,7 @@ def write_completions(
     """
     rows = _kept(path, settings, {question.task: question.digest for question in questions})
     there = Counter(str(row["task_id"]) for row in rows)
-    with path.open("a", encoding="utf-8") as file:
+    with path.open("a", encoding="utf-8", errors=SURROGATES_ESCAPED) as file:
         for attempt in range(count):  # one of each task first: a run that is stopped has been at all of them
             missing = [question for question in questions if there[question.task] <= attempt]
             rows_of_tasks = Noise.rows(seed, 1 + max(question.number for question in questions), device=writer.device)
