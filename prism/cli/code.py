@@ -213,7 +213,10 @@ class CompareCode(Command):
         written = [read_completions(path) for path in (self.before, self.after)]
         in_both = [task for task in tasks if all(task.id in found for found in written)]
         if not in_both:
-            raise ValueError(f"{self.before} and {self.after} have no task of {self.tasks} in common.")
+            raise ValueError(
+                f"{self.before} and {self.after} have no task of {self.tasks} in common; its first is {tasks[0].id}, "
+                f"theirs are {next(iter(written[0]))} and {next(iter(written[1]))}."
+            )
         pairs = corrections(*(solutions(in_both, found) for found in written))
         found = summary(pairs)
         if self.page is not None:

@@ -76,6 +76,7 @@ def test_compare_code(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, str(folder / "none.jsonl")]) == 2
     errors = capsys.readouterr().err
     assert "have no task of" in errors
+    assert "its first is Mbpp/11, theirs are Mbpp/11 and Mbpp/700." in " ".join(errors.split())
     assert "--after" in errors
 
 

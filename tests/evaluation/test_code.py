@@ -177,6 +177,10 @@ def test_evaluation_counts_what_is_wrong() -> None:
 def test_every_task_wants_a_completion_and_no_other() -> None:
     with pytest.raises(ValueError, match="1 of 2 tasks have no completion, Mbpp/2"):
         evaluate_code([DOUBLE, GREET], {"Mbpp/1": ["x"]})
+    with pytest.raises(
+        ValueError, match="have no completion, Mbpp/1 the first, and there are some for '1', which is no"
+    ):
+        evaluate_code([DOUBLE], {"1": ["x"], "0": ["x"]})
     with pytest.raises(ValueError, match="for none of these tasks, Mbpp/9"):
         evaluate_code([DOUBLE], {"Mbpp/1": ["x"], "Mbpp/9": ["x"]})
 
@@ -198,6 +202,10 @@ def test_reading_completions(tmp_path: Path) -> None:
     for content, complaint in (("", "no completions"), ("{}", "line 1"), ('{"task_id": 1}', "line 1"), ("[", "line 1")):
         file.write_text(content)
         with pytest.raises(ValueError, match=complaint):
+            read_completions(file)
+    for wrong in (None, ["a"], 7, {"text": "a"}):
+        file.write_text("\n".join(json.dumps(row) for row in (rows[0], {**rows[0], "completion": wrong})))
+        with pytest.raises(ValueError, match=r"line 2: the completion is .*; it must be a string"):
             read_completions(file)
 
 
