@@ -132,9 +132,13 @@ def _blocks(text: str, task: Task) -> list[str]:
     found, place = [], 0
     while (opening := FENCE.search(text, place)) is not None:
         end, place = _closing(text, opening, task)
-        if opening["language"].lower() in ("", "python", "py", "python3"):
+        if _may_be_python(opening):
             found.append(_dedented(text[opening.end() : end]))
     return found
+
+
+def _may_be_python(opening: re.Match[str]) -> bool:
+    return opening["language"].lower() in ("", "python", "py", "python3")
 
 
 def _closing(text: str, opening: re.Match[str], task: Task) -> tuple[int, int]:
@@ -150,7 +154,7 @@ def _closing(text: str, opening: re.Match[str], task: Task) -> tuple[int, int]:
     ]
     margin, end = len(opening["margin"]), (len(text), len(text))
     usual = next((fence.span() for fence in closing if len(fence["margin"]) <= margin), end)
-    places = [usual, *(fence.span() for fence in closing), end]
+    places = [usual, *(fence.span() for fence in closing), end] if _may_be_python(opening) else []
     return next((place for place in places if _is_code(text[opening.end() : place[0]], task)), usual)
 
 
