@@ -169,6 +169,8 @@ def _is_code(block: str, task: Task) -> bool:
 
 def _dedented(block: str) -> str:
     """A block's code without the indentation of its fence, where it has any and the code is not a continuation."""
+    if CODE_BEGINS.search(block):
+        return block  # textwrap would empty blank lines, in strings too
     dedented = textwrap.dedent(block)
     return dedented if CODE_BEGINS.search(dedented) else block
 

@@ -168,6 +168,8 @@ def test_what_stays_is_not_changed() -> None:
     assert (
         extract(returns, ASKED) == kept.replace("\n", "\r\n").partition("\n")[2]
     )  # unfenced code begins at no comment
+    blank = 'def add(a, b):\n    """\n    \n    """\n    return a + b\n'
+    assert extract(f"```python\n{blank}```", ASKED) == blank
     assert extract(f"{ADD}x = 'é'; add(1); y = 2", ASKED) == f"{ADD}x = 'é'; y = 2"
     assert extract(f"{ADD}x = 'é'; add(1)\n", ASKED) == f"{ADD}x = 'é'\n"
 
