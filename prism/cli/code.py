@@ -21,9 +21,10 @@ from prism.cli.command import (
 from prism.data.code import Instruction, MbppSplit, Prompt, Published, Stripped, Task, load_tasks
 from prism.data.writing import Writing
 from prism.evaluation.code import evaluate_code, read_completions
-from prism.evaluation.completions import Question, mark, write_completions
+from prism.evaluation.completions import Question, write_completions
 from prism.evaluation.corrections import by_task, corrections, page, solutions, summary
 from prism.evaluation.record import Stopwatch, plain
+from prism.evaluation.samples import weights_digest
 from prism.evaluation.sandbox import NO_ISOLATION, Isolation, available, cores, strongest
 from prism.recipes.sampling import pick
 from prism.recipes.writing import TextSampling
@@ -99,7 +100,7 @@ class Generating(WithCorrector, TextSampling):
                 writer,
                 count=self.count,
                 seed=self.seed,
-                settings=mark(model, settings),
+                settings={**settings, "weights": weights_digest(model)},
                 done=done,
             )
 
@@ -214,7 +215,10 @@ class CompareCode(Command):
         written = [read_completions(path) for path in (self.before, self.after)]
         in_both = [task for task in tasks if all(task.id in found for found in written)]
         if not in_both:
-            raise ValueError(f"{self.before} and {self.after} have no task of {self.tasks} in common.")
+            raise ValueError(
+                f"{self.before} and {self.after} have no task of {self.tasks} in common; its first is {tasks[0].id}, "
+                f"theirs are {next(iter(written[0]))} and {next(iter(written[1]))}."
+            )
         pairs = corrections(*(solutions(in_both, found) for found in written))
         found = summary(pairs)
         if self.page is not None:

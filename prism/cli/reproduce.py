@@ -142,16 +142,24 @@ class ReproduceFunctions(Reproduction):
     """Folder, hub name or GGUF file of a Llama or Qwen with the same tokenizer, to adapt; left out, one is trained from
     nothing."""
     tasks: str = ""
-    """Programming tasks to solve and run in a sandbox, separated by commas: files, or sets on the hub (humaneval, mbpp)."""
+    """Programming tasks to solve and run in a sandbox, separated by commas: files, or sets on the hub (humaneval, mbpp). Others
+    may be named later, in the same folder."""
+    unsafe: bool = False
+    """Run the solutions of --tasks with your own rights where this machine can isolate them in no way."""
 
     def check(self) -> None:
         super().check()
         if importlib.util.find_spec("pyflakes") is None:  # or it would be missed when all is trained
             raise ValueError("Undefined names are found by pyflakes; run: pip install 'prism-mdm[code]'")
+        if self._sources():
+            isolation(self.unsafe)
+        elif self.unsafe:
+            raise ValueError("--unsafe true: without --tasks no program is run; leave it out.")
 
     def run(self) -> dict[str, Any]:
-        scale = pick(self.scale, functions.SCALES, "scale")
-        study = FunctionsStudy(scale, self._workshop(f"functions-{self.scale}"), self.data, self.base, self._sources())
+        scale, workshop = pick(self.scale, functions.SCALES, "scale"), self._workshop(f"functions-{self.scale}")
+        study = FunctionsStudy(scale, workshop, self.data, self.base, self._sources(), unsafe=self.unsafe)
+        functions_results.check_solved(study)
         base = None if self.base is None else files_digest(model_files(self.base))
         settings = {"scale": scale, "base": base, "functions": study.corpus.manifest["splits"]}
         results, report = functions_results.results_of(study), functions_report.write_report

@@ -178,15 +178,16 @@ def task_of(row: dict[str, Any]) -> Task:
 def _human_eval(row: dict[str, Any]) -> Task:
     prompt, entry_point = row["prompt"], row["entry_point"]
     signature = prompt.index(f"def {entry_point}")
-    solution = prompt + row["canonical_solution"]
+    solution, given = prompt + row["canonical_solution"], prompt[:signature]
+    helpers = given if any(isinstance(node, ast.FunctionDef) for node in parsed(given).body) else ""
     task = Task(
         id=row["task_id"],
         prompt=prompt,
         statement=_without_examples(prompt, entry_point),
         entry_point=entry_point,
-        tests=f"{row['test']}\n\ncheck({entry_point})\n",
+        tests=f"{helpers}{row['test']}\n\ncheck({entry_point})\n",  # which use them, and not the program's of that name
         solution=solution,
-        given=prompt[:signature],
+        given=given,
     )
     return _with_plus_tests(task, row, row["base_input"] + row["plus_input"]) if "plus_input" in row else task
 
@@ -270,7 +271,7 @@ def parsed(source: str) -> ast.Module:
 
 
 def _lines(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.strip()]
+    return [line for line in text.split("\n") if line.strip()]  # splitlines would end a row at U+2028 too
 
 
 # ── MBPP+ ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -88,12 +88,14 @@ def evaluate_code(
     done: Callable[[int], object] | None = None,
 ) -> CodeRun:
     """Judge the completions, by task id; every task needs at least one. `seconds` overrides the tasks' own limits."""
+    known = {task.id for task in tasks}
     missing = [task.id for task in tasks if not completions.get(task.id)]
+    unknown = [given for given in completions if given not in known]
     if missing:
+        strange = f", and there are some for {unknown[0]!r}, which is no task here" if unknown else ""
         raise ValueError(
-            f"{len(missing)} of {len(tasks)} tasks have no completion, {missing[0]} the first; give one for each."
+            f"{len(missing)} of {len(tasks)} tasks have no completion, {missing[0]} the first{strange}; give one for each."
         )
-    unknown = sorted(set(completions) - {task.id for task in tasks})
     if unknown:
         raise ValueError(
             f"{len(unknown)} completions are for none of these tasks, {unknown[0]} the first; leave them out."
@@ -117,15 +119,18 @@ def evaluate_code(
 def read_completions(path: Path) -> dict[str, list[str]]:
     """A JSON object a line, with `task_id` and `completion` (human-eval's form) or `solution` (EvalPlus's)."""
     found: dict[str, list[str]] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):  # U+2028 ends no row
         if not line.strip():
             continue
         try:
             row = json.loads(line)
             text = row["completion"] if "completion" in row else row["solution"]
-            found.setdefault(str(row["task_id"]), []).append(str(text))
+            task = str(row["task_id"])
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path}, line {number}: expected a JSON object with task_id and completion.") from error
+        if not isinstance(text, str):
+            raise ValueError(f"{path}, line {number}: the completion is {json.dumps(text)[:40]}; it must be a string.")
+        found.setdefault(task, []).append(text)
     if not found:
         raise ValueError(f"{path}: no completions in it; expected a JSON object with task_id and completion a line.")
     return found

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from prism.evaluation.record import SURROGATES_ESCAPED
+from prism.evaluation.samples import begun
 from prism.noise import Noise
 from prism.writer import Writer
 
@@ -27,6 +29,11 @@ class Question:
     number: int
     """Which random numbers are its own, whatever other tasks there are."""
 
+    @property
+    def digest(self) -> str:
+        """Tells prompts apart: MBPP, sanitized MBPP and MBPP+ ask differently under the same ids."""
+        return hashlib.sha256(json.dumps(self.prompt).encode()).hexdigest()[:16]
+
 
 def write_completions(
     path: Path,
@@ -35,16 +42,17 @@ def write_completions(
     *,
     count: int,
     seed: int,
-    settings: str,
+    settings: Mapping[str, Any],
     done: Callable[[int], object] | None = None,
 ) -> dict[str, object]:
     """`count` completions of each task, a JSON object a line, and what they cost; what the file holds already is kept.
 
-    `settings` tells one way of writing from another: a file written in another way is refused.
+    `settings` are all that decides what is written for a prompt. A file written in another way, or for other prompts of these
+    tasks, is refused.
     """
-    rows = _kept(path, settings)
+    rows = _kept(path, settings, {question.task: question.digest for question in questions})
     there = Counter(str(row["task_id"]) for row in rows)
-    with path.open("a", encoding="utf-8") as file:
+    with path.open("a", encoding="utf-8", errors=SURROGATES_ESCAPED) as file:
         for attempt in range(count):  # one of each task first: a run that is stopped has been at all of them
             missing = [question for question in questions if there[question.task] <= attempt]
             rows_of_tasks = Noise.rows(seed, 1 + max(question.number for question in questions), device=writer.device)
@@ -59,7 +67,7 @@ def write_completions(
                     "forwards": found.forwards,
                     "remasks": found.remasks,
                     "seconds": round(found.seconds, 3),
-                    "settings": settings,
+                    "prompt": missing[place].digest,
                 }
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
                 file.flush()
@@ -76,28 +84,19 @@ def write_completions(
     }
 
 
-def mark(model: torch.nn.Module, settings: dict[str, Any]) -> str:
-    """What tells one way of writing from another: the settings, and a sample of all weights (a folder may be trained anew)."""
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        sample = tensor.detach().flatten()[:: -(-tensor.numel() // 1024) or 1]
-        digest.update(name.encode() + sample.double().cpu().numpy().tobytes())
-    return digest.hexdigest()[:16]
-
-
-def _kept(path: Path, settings: str) -> list[dict[str, Any]]:
+def _kept(path: Path, settings: Mapping[str, Any], prompts: Mapping[str, str]) -> list[dict[str, Any]]:
     """The whole lines of the file, all written in this way; half a line, left by a killed run, is cut off."""
-    if not path.exists():
+    if not begun(path, settings):
         return []
     text = path.read_bytes()
     whole = text[: text.rfind(b"\n") + 1]
     try:
-        rows = [json.loads(line) for line in whole.splitlines() if line.strip()]
-        others = {row["settings"] for row in rows} - {settings}
+        rows = [json.loads(line) for line in whole.split(b"\n") if line.strip()]
+        others = [row["task_id"] for row in rows if row["prompt"] != prompts.get(row["task_id"], row["prompt"])]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: not a file of completions written here; name another one.") from error
     if others:
-        raise ValueError(f"{path}: holds completions made with other settings; name another file, or remove it.")
+        raise ValueError(f"{path} holds completions of {others[0]} for another prompt; name another --output.")
     if len(whole) < len(text):
         os.truncate(path, len(whole))
     return rows

@@ -19,6 +19,7 @@ from prism.data.code import Task
 from prism.data.functions import Function
 from prism.evaluation.extraction import extract, syntax_error
 from prism.evaluation.functions import FunctionsRun, Verdict
+from prism.evaluation.record import SURROGATES_ESCAPED
 from prism.evaluation.statistics import paired_difference
 
 
@@ -161,7 +162,8 @@ def page(title: str, pairs: Sequence[Correction], most: int = 20) -> str:
                 *_complaints(pair),
                 *_fenced(pair.diff()),
             ]
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines) + "\n"
+    return text.encode("utf-8", SURROGATES_ESCAPED).decode("utf-8")
 
 
 def _complaints(pair: Correction) -> list[str]:

@@ -14,7 +14,8 @@ from itertools import accumulate
 from prism.data.code import Task, parsed
 
 STOPS = ("<|endoftext|>", "<|eot_id|>", "<|im_end|>", "<|end_of_text|>", "</s>", "[DONE]", "[END]")
-FENCE = re.compile(r"^[ \t]*(?:```|~~~)[ \t]*(\w*)[^\n]*\n(.*?)(?:^[ \t]*(?:```|~~~)|\Z)", re.S | re.M)
+STOP = re.compile(rf"(?:(?:{'|'.join(map(re.escape, STOPS))})\s*)+")
+FENCE = re.compile(r"^(?P<margin>[ \t]*)(?P<marks>`{3,}|~{3,})[ \t]*(?P<language>\w*)(?P<more>[^`\n]*)(?:\n|\Z)", re.M)
 CODE_BEGINS = re.compile(r"^(?:import |from \w[\w.]* import |(?:async )?def |class |@\w|\w+ *=[^=])", re.M)
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
@@ -23,10 +24,13 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, 
 def extract(text: str, task: Task) -> str:
     """The program in a completion. Code is never changed, only cut out:
 
-    1. The text ends at the first stop string (an end-of-text token that was written out).
-    2. Of fenced blocks, marked python or not at all, the first that defines the function is taken, or else the first; an
-       unclosed fence runs to the end. A block that does not define it continues the prompt, like unfenced text. Other blocks
-       that define a name it misses, and not the function, are put before it, in their order.
+    1. The text ends at the first stop string (an end-of-text token that was written out) that is not part of a string of the
+       program.
+    2. Of fenced blocks, marked python or not at all, the first that defines the function is taken, or else the first that is
+       not empty; an unclosed fence runs to the end. A block that does not define it continues the prompt, like unfenced text.
+       Other blocks that define a name it misses, and not the function, are put before it, in their order. Where code comes
+       first and then a fence of no language, that fence closes one that the prompt opened, and the code is taken. Fences in
+       strings of the program are none.
     3. Unfenced text that defines the function, or a block that does and does not parse, begins at its first line of code;
        prose before it goes.
     4. Text that does not define the function continues the prompt: as it is, or where that gives no function, with the first
@@ -38,19 +42,30 @@ def extract(text: str, task: Task) -> str:
        name that only these gave. All else stays: definitions, imports, loops that build what the function needs.
     7. A program that defines the function itself gets what the prompt gave (imports, helpers) put before it.
     """
-    for stop in STOPS:
-        text = text.partition(stop)[0]
-    defines = re.compile(
-        rf"^(?:async )?def {re.escape(task.entry_point)}\b|^{re.escape(task.entry_point)}\s*[:=]", re.M
-    )
-    blocks = [
-        _dedented(body) for language, body in FENCE.findall(text) if language.lower() in ("", "python", "py", "python3")
-    ]
-    if blocks:
-        text = next((block for block in blocks if defines.search(block)), blocks[0])
+    first, *others = [stop.start() for stop in STOP.finditer(text)] or [len(text)]
+    for end in (len(text), *reversed(others)) if first < len(text) else ():
+        program = _program(text[:end], task)
+        if _quotes_stops(program, text[:end], task):
+            return program
+    return _program(text[:first], task)
+
+
+def _quotes_stops(program: str, text: str, task: Task) -> bool:
+    """Whether every stop string of the text is part of a string in the program, which is whole with them."""
+    if not _complete(program, task.entry_point) or any(program.count(stop) < text.count(stop) for stop in STOPS):
+        return False
+    constants = [node.value for node in ast.walk(parsed(program)) if isinstance(node, ast.Constant)]
+    strings = [repr(value) for value in constants if isinstance(value, str | bytes)]
+    return all(program.count(stop) == sum(string.count(stop) for string in strings) for stop in STOPS)
+
+
+def _program(text: str, task: Task) -> str:
+    """What is left of a text that no stop string ends."""
+    defines = _definition(task)
+    text, blocks = _code_and_blocks(text, task)
     helpers = [block for block in blocks if block is not text and not defines.search(block) and parses(block)]
     if defines.search(text):
-        begin = None if blocks and parses(text) else CODE_BEGINS.search(text)
+        begin = None if text in blocks and parses(text) else CODE_BEGINS.search(text)
         whole = text[begin.start() :] if begin is not None else text
         if "from __future__" not in whole:  # which must stay the first statement
             whole = task.given + whole
@@ -60,6 +75,107 @@ def extract(text: str, task: Task) -> str:
         whole = next((way for way in ways if _complete(way, task.entry_point)), task.prompt + text)
     whole = _with_helpers(_without_tail(whole, task.entry_point), helpers)
     return _without_trials(whole, task.entry_point)
+
+
+def _definition(task: Task) -> re.Pattern[str]:
+    name = re.escape(task.entry_point)
+    return re.compile(rf"^(?:async )?def {name}\b|^{name}\s*[:=]", re.M)
+
+
+# ── fences ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _code_and_blocks(text: str, task: Task) -> tuple[str, list[str]]:
+    """The text or the block in which the function is, and all blocks."""
+    defines, end = _definition(task), _end_of_unfenced(text, task)
+    fence = FENCE.search(text, end or 0)
+    if fence is None:
+        return text, []
+    before, blocks = text[: fence.start()], _blocks(text[fence.start() :], task)
+    defining = next((block for block in blocks if defines.search(block)), None)
+    closes = end is not None and _is_bare(fence) and not text[end : fence.start()].strip()
+    if closes and (defines.search(before) or defining is None or not parses(defining)):
+        return before, _blocks(text[fence.end() :], task)
+    if defining is not None:
+        return defining, blocks
+    if end is not None:
+        return before, blocks
+    return next((block for block in blocks if block.strip()), text), blocks
+
+
+def _end_of_unfenced(text: str, task: Task) -> int | None:
+    """Where the longest beginning of the text ends that is an answer; None if there is none. Fences in it are in strings."""
+    fence, begin = FENCE.search(text), CODE_BEGINS.search(text)
+    if fence is None:
+        return None
+    prose = begin.start() if begin is not None and begin.start() < fence.start() else 0
+    lines = _lines(text)
+    starts = [0, *accumulate(map(len, lines))]
+    for number in range(len(lines), 0, -1):
+        may_end = number == len(lines) or lines[number][:1].strip() or FENCE.match(lines[number])
+        if may_end and _is_answer(text[: starts[number]], prose, task):
+            return starts[number]
+    return None
+
+
+def _is_answer(text: str, prose: int, task: Task) -> bool:
+    """Whether it is a whole function that gives something back: prose of one word would be Python too."""
+    ways = [text[prose:], *_continuations(task, text)]
+    whole = next((way for way in ways if _complete(way, task.entry_point)), "")
+    function = [node for node in parsed(whole).body if task.entry_point in _bound([node])]
+    gives = ast.Return | ast.Yield | ast.YieldFrom | ast.Raise | ast.Lambda
+    return any(isinstance(node, gives) for statement in function for node in ast.walk(statement))
+
+
+def _blocks(text: str, task: Task) -> list[str]:
+    """The fenced blocks of Python, or of no language, without their indentation."""
+    found, place = [], 0
+    while (opening := FENCE.search(text, place)) is not None:
+        end, place = _closing(text, opening, task)
+        if _may_be_python(opening):
+            found.append(_dedented(text[opening.end() : end]))
+    return found
+
+
+def _may_be_python(opening: re.Match[str]) -> bool:
+    return opening["language"].lower() in ("", "python", "py", "python3")
+
+
+def _closing(text: str, opening: re.Match[str], task: Task) -> tuple[int, int]:
+    """Where the block ends and where the text goes on: at a line of the same marks, at least as many, and nothing else.
+
+    That is the first no further indented than the opening one, unless only with another one the block is code: others stand in
+    docstrings.
+    """
+    closing = [
+        fence
+        for fence in FENCE.finditer(text, opening.end())
+        if _is_bare(fence) and fence["marks"].startswith(opening["marks"])
+    ]
+    margin, end = len(opening["margin"]), (len(text), len(text))
+    usual = next((fence.span() for fence in closing if len(fence["margin"]) <= margin), end)
+    places = [usual, *(fence.span() for fence in closing), end] if _may_be_python(opening) else []
+    return next((place for place in places if _is_code(text[opening.end() : place[0]], task)), usual)
+
+
+def _is_bare(fence: re.Match[str]) -> bool:
+    return not fence["language"] and not fence["more"].strip()
+
+
+def _is_code(block: str, task: Task) -> bool:
+    """Whether it parses, or goes on where the prompt stops."""
+    return parses(_dedented(block)) or any(_complete(way, task.entry_point) for way in _continuations(task, block))
+
+
+def _dedented(block: str) -> str:
+    """A block's code without the indentation of its fence, where it has any and the code is not a continuation."""
+    if CODE_BEGINS.search(block):
+        return block  # textwrap would empty blank lines, in strings too
+    dedented = textwrap.dedent(block)
+    return dedented if CODE_BEGINS.search(dedented) else block
+
+
+# ── Python ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def parses(program: str) -> bool:
@@ -252,9 +368,3 @@ def _without(program: str, body: list[ast.stmt], trials: list[bool]) -> str:
 def _lines(program: str) -> list[str]:
     """Its lines as Python counts them, line ends kept: str.splitlines knows more ends than Python does."""
     return list(StringIO(program, newline=""))
-
-
-def _dedented(block: str) -> str:
-    """A block's code without the indentation of its fence, where it has any and the code is not a continuation."""
-    dedented = textwrap.dedent(block)
-    return dedented if CODE_BEGINS.search(dedented) else block

@@ -66,7 +66,8 @@ def judge(function: Function, body: str) -> Verdict:
     program, lines = function.prompt + body, [line.strip() for line in body.splitlines() if line.strip()]
     is_python, (known, original) = parses(program), _original(function)
     tree = parsed(program) if is_python else ast.Module([], [])
-    written = next((node for node in tree.body if isinstance(node, Def)), None)  # only imports stand before it
+    functions = [node for node in tree.body if isinstance(node, Def)]  # whole programs may have helpers first
+    written = next((node for node in functions if node.name == function.name), functions[0] if functions else None)
     return Verdict(
         parses=is_python,
         undefined=tuple(name for name in undefined_names(program) if name not in known),

@@ -66,7 +66,8 @@ def call(function: str, *arguments: Any) -> int:
 # ── shutting oneself in ─────────────────────────────────────────────────────────────────────────────────────────────
 
 NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x20000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
-NOSUID, NODEV, BIND, REC, PRIVATE, DETACH = 0x2, 0x4, 0x1000, 0x4000, 0x40000, 0x2
+NOSUID, NODEV, BIND, MOVE, REC, PRIVATE, DETACH = 0x2, 0x4, 0x1000, 0x2000, 0x4000, 0x40000, 0x2
+READ_ONLY, NO_SUID, RECURSIVE = 0x1, 0x2, 0x8000  # of mount_setattr, which has numbers of its own
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 MOUNT_SETATTR, LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 442, 444, 445, 446
 SET_PDEATHSIG, SET_DUMPABLE, SET_SECCOMP, SET_CHILD_SUBREAPER, SET_NO_NEW_PRIVS = 1, 4, 22, 36, 38
@@ -94,13 +95,24 @@ def enter_namespaces(readable: list[str], disk: int) -> None:
     os.chdir("/")
     for path in readable:
         show(f"/old{real[path]}", path)
-    os.mkdir("/tmp")
+    os.makedirs("/tmp", exist_ok=True)  # there already where Python itself is installed in it
+    os.mkdir("/private")
+    call("mount", b"tmpfs", b"/private", b"tmpfs", NOSUID | NODEV, f"size={disk},nr_inodes=4096,mode=777".encode())
+    for name in os.listdir("/tmp"):  # mounted, a folder can be neither written nor replaced by another of its name
+        show(f"/tmp/{name}", f"/private/{name}")
+    call("mount", b"/private", b"/tmp", None, MOVE, None)
+    os.rmdir("/private")
     call("umount2", b"/old", DETACH)
     os.rmdir("/old")
-    read_only = struct.pack("QQQQ", 0x1 | 0x2, 0, 0, 0)  # MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID
-    call("syscall", MOUNT_SETATTR, -100, b"/", 0x8000, read_only, len(read_only))
-    call("mount", b"tmpfs", b"/tmp", b"tmpfs", NOSUID | NODEV, f"size={disk},nr_inodes=4096,mode=777".encode())
+    set_attributes("/", RECURSIVE, put=READ_ONLY | NO_SUID)
+    set_attributes("/tmp", 0, clear=READ_ONLY)
     os.chdir("/tmp")
+
+
+def set_attributes(path: str, flags: int, put: int = 0, clear: int = 0) -> None:
+    """Of the mount there, or with RECURSIVE of all below it too."""
+    attributes = struct.pack("QQQQ", put, clear, 0, 0)
+    call("syscall", MOUNT_SETATTR, -100, path.encode(), flags, attributes, len(attributes))
 
 
 def show(outside: str, inside: str) -> None:
@@ -514,7 +526,10 @@ def serve(requests: int, answers: int) -> NoReturn:
                 answer = complaint(error, verb, met, given, content)
             except BaseException:  # too little memory for the whole, or an exception that fails to tell of itself
                 answer = marshal.dumps(("raised", (type(error).__name__, (type(error).__name__,), ()), None))
-        print(end="", flush=True)
+        try:  # noqa: SIM105, contextlib would have to be loaded
+            print(end="", flush=True)
+        except BaseException:  # the program has closed its output, or put something else in its place
+            pass
         send(answers, answer)
 
 
@@ -775,6 +790,7 @@ def failing_line(error: BaseException, tests: str) -> str:
 def main() -> None:
     start = time.monotonic()
     settings = marshal.loads(receive(0))
+    nowhere = os.open("/dev/null", os.O_WRONLY)  # now: inside it can only be read
     die_with_parent()
     readable = [path for path in dict.fromkeys((*LIBRARIES, *settings["readable"])) if os.path.exists(path)]
     isolation, seconds = settings["isolation"], settings["seconds"]
@@ -814,6 +830,9 @@ def main() -> None:
     for pipe in (requests, answers, output):
         os.close(pipe)
     os.write(1, b"ready")
+    verdicts = os.dup(1)
+    os.dup2(nowhere, 1)  # what tests print may be the program's words, and must not be taken for a verdict
+    os.dup2(nowhere, 2)
     judge = Judge(to_program, from_program, printed, settings["output"], seconds)
     source, tests, entry_point = marshal.loads(receive(0))
     begun = time.monotonic()
@@ -831,7 +850,7 @@ def main() -> None:
     if judge.printed and select.select([printed], [], [], 0)[0]:
         judge.output += os.read(printed, 1 << 16)
     wall, overhead = time.monotonic() - begun, begun - start
-    os.write(1, marshal.dumps((outcome, detail, wall, cpu, overhead, judge.output[: settings["output"]])))
+    os.write(verdicts, marshal.dumps((outcome, detail, wall, cpu, overhead, judge.output[: settings["output"]])))
 
 
 def fate(code: int, cpu: float, seconds: float) -> tuple[str, str]:

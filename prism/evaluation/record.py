@@ -16,6 +16,9 @@ from typing import Any
 
 import torch
 
+SURROGATES_ESCAPED = "backslashreplace"
+"""Half a pair of UTF-16, which a program may say, is no UTF-8: written as \\udc80, JSON's own form of it."""
+
 PACKAGES = ("prism-mdm", "torch", "transformers", "peft", "accelerate", "numpy", "safetensors")
 
 
@@ -94,8 +97,9 @@ def write_json(path: Path, content: object) -> None:
     """All of it or nothing: written beside the target and renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
+    text = json.dumps(plain(content), indent=2, ensure_ascii=False) + "\n"
     try:
-        partial.write_text(json.dumps(plain(content), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        partial.write_text(text, encoding="utf-8", errors=SURROGATES_ESCAPED)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

@@ -151,10 +151,12 @@ def run(program: Program, limits: Limits | None = None, isolation: Isolation | N
             return Report(Outcome.TIMED_OUT, "its tests did not end", time.monotonic() - start, None, None, "")
     if not verdict:
         raise OSError(f"The sandbox ({isolation.value}) did not work: {_last_line(complaint)}")
-    if verdict == b"ready":  # a program that manages to bring down its judge must not bring down the evaluation
+    try:
+        name, detail, wall, cpu, overhead, output = marshal.loads(verdict.removeprefix(b"ready"))
+        return Report(Outcome[name], detail, wall, cpu, overhead, output.decode("utf-8", "replace"))
+    except (EOFError, ValueError, TypeError, LookupError, AttributeError):
+        # a program that manages to bring down its judge must not bring down the evaluation
         return Report(Outcome.KILLED, "its judge too", time.monotonic() - start, None, None, "")
-    name, detail, wall, cpu, overhead, output = marshal.loads(verdict[len("ready") :])
-    return Report(Outcome[name], detail, wall, cpu, overhead, output.decode("utf-8", "replace"))
 
 
 def run_all(

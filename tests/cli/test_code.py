@@ -76,6 +76,7 @@ def test_compare_code(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, str(folder / "none.jsonl")]) == 2
     errors = capsys.readouterr().err
     assert "have no task of" in errors
+    assert "its first is Mbpp/11, theirs are Mbpp/11 and Mbpp/700." in " ".join(errors.split())
     assert "--after" in errors
 
 
@@ -96,7 +97,7 @@ def test_a_corrector_judges_while_another_writes(folder: Path, llama: Path, caps
     assert main([*words, "--corrector", str(correctors[0]), "--json", str(out)]) == 0
     assert json.loads(out.read_text())["nfe"] == 16
     assert main([*words, "--corrector", str(correctors[1])]) == 2
-    assert "other settings" in capsys.readouterr().err
+    assert "was begun with corrector" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not available(), reason="this machine can isolate no programs")
@@ -131,6 +132,24 @@ def test_a_model_writes_what_is_judged(folder: Path, llama: Path) -> None:
     assert main([*words, "--chat", "true", "--output", str(folder / "chat.jsonl")]) == 0
     file.write_text("hello\n")
     assert main(words) == 2
+
+
+@pytest.mark.skipif(not available(), reason="this machine can isolate no programs")
+def test_what_was_written_for_another_prompt_is_not_judged(
+    folder: Path, llama: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """MBPP, sanitized MBPP and MBPP+ have tasks of the same name that say different things."""
+    (folder / "others.jsonl").write_text(json.dumps({**TASK, "text": "Write a function to treble."}))
+    (folder / "again.jsonl").write_text(json.dumps(TASK))
+    words = ["evaluate", "code", "--output", str(folder / "s.jsonl"), "--model", str(llama), "--policy", "vanilla"]
+    words += ["--new_tokens", "4", "--prompt", "stripped", "--tasks"]
+    assert main([*words, str(folder / "tasks.jsonl")]) == 0
+    written = (folder / "s.jsonl").read_text()
+    assert main([*words, str(folder / "others.jsonl")]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "s.jsonl holds completions of Mbpp/11 for another prompt; name another --output." in said
+    assert main([*words, str(folder / "again.jsonl")]) == 0
+    assert (folder / "s.jsonl").read_text() == written
 
 
 @pytest.mark.skipif(not available(), reason="this machine can isolate no programs")

@@ -56,6 +56,7 @@ def test_human_eval() -> None:
     assert task.statement == "The area of a circle.\n\nRadii are positive."
     assert task.given.endswith("return x / 2\n\n")
     assert task.tests.endswith("check(area)\n")
+    assert task.tests.startswith(task.given)  # a helper of the prompt is the tests' own
     scope: dict[str, Any] = {}
     exec(task.solution + task.tests, scope)
 
@@ -88,6 +89,14 @@ def test_functions_to_be_completed() -> None:
     )
     for task, body in ((human, "\n    return math.pi * r * r"), (mbpp, "\n    return 2 * x")):
         exec(as_function(task) + body + "\n" + task.tests.replace("assert list(double([1])) == [1, 1]", ""), {})
+
+
+def test_a_row_ends_where_its_line_does(tmp_path: Path) -> None:
+    """U+2028 and its like end a line for Python's splitlines and none in JSON."""
+    row = {"task_id": 1, "text": "Split\u2028at\u2029each\u0085end.", "code": "def f(): pass", "test_list": ["f()"]}
+    file = tmp_path / "tasks.jsonl"
+    file.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert [task.statement for task in read_tasks(file)] == [row["text"]]
 
 
 def test_bad_files(tmp_path: Path) -> None:

@@ -66,6 +66,23 @@ def test_human_eval() -> None:
     assert failures(solved(read_tasks(SHARED / "HumanEval.jsonl.gz"))) == {}
 
 
+HELPED = {  # wrong, and right by the helper that comes with it
+    "HumanEval/32": "def poly(xs, x):\n    return 0.0\n\n\ndef find_zero(xs):\n    return 1.0\n",
+    "HumanEval/38": "def encode_cyclic(s):\n    return s\n\n\ndef decode_cyclic(s):\n    return s\n",
+    "HumanEval/50": "def encode_shift(s):\n    return s\n\n\ndef decode_shift(s):\n    return s\n",
+}
+
+
+@there
+def test_published_helpers_cannot_be_redefined() -> None:
+    """The tests of three tasks use what their prompts define: theirs, whatever the program makes of it."""
+    tasks = [task for task in read_tasks(SHARED / "HumanEval.jsonl.gz") if task.id in HELPED]
+    run = evaluate_code(
+        tasks, {name: [text] for name, text in HELPED.items()}, isolation=strongest(unsafe=True), workers=1
+    )
+    assert [attempts[0].report.outcome for attempts in run.attempts.values()] == [Outcome.FAILED] * 3
+
+
 @there
 def test_human_eval_under_landlock() -> None:
     if Isolation.LANDLOCK not in available():
@@ -160,8 +177,21 @@ def test_evaluation_counts_what_is_wrong() -> None:
 def test_every_task_wants_a_completion_and_no_other() -> None:
     with pytest.raises(ValueError, match="1 of 2 tasks have no completion, Mbpp/2"):
         evaluate_code([DOUBLE, GREET], {"Mbpp/1": ["x"]})
+    with pytest.raises(
+        ValueError, match="have no completion, Mbpp/1 the first, and there are some for '1', which is no"
+    ):
+        evaluate_code([DOUBLE], {"1": ["x"], "0": ["x"]})
     with pytest.raises(ValueError, match="for none of these tasks, Mbpp/9"):
         evaluate_code([DOUBLE], {"Mbpp/1": ["x"], "Mbpp/9": ["x"]})
+
+
+@pytest.mark.parametrize("end", ["\u2028", "\u2029", "\u0085"])
+def test_a_row_ends_where_its_line_does(tmp_path: Path, end: str) -> None:
+    """Some characters end a line for Python's splitlines and none in JSON."""
+    file = tmp_path / "completions.jsonl"
+    row = {"task_id": "Mbpp/1", "completion": f"'{end}'"}
+    file.write_text(f"{json.dumps(row, ensure_ascii=False)}\r\n", encoding="utf-8", newline="")
+    assert read_completions(file) == {"Mbpp/1": [f"'{end}'"]}
 
 
 def test_reading_completions(tmp_path: Path) -> None:
@@ -172,6 +202,10 @@ def test_reading_completions(tmp_path: Path) -> None:
     for content, complaint in (("", "no completions"), ("{}", "line 1"), ('{"task_id": 1}', "line 1"), ("[", "line 1")):
         file.write_text(content)
         with pytest.raises(ValueError, match=complaint):
+            read_completions(file)
+    for wrong in (None, ["a"], 7, {"text": "a"}):
+        file.write_text("\n".join(json.dumps(row) for row in (rows[0], {**rows[0], "completion": wrong})))
+        with pytest.raises(ValueError, match=r"line 2: the completion is .*; it must be a string"):
             read_completions(file)
 
 

@@ -74,6 +74,12 @@ def test_page_shows_the_diff_and_the_complaint() -> None:
     assert " def double(x):" in text
 
 
+def test_page_with_half_a_character_can_be_written() -> None:
+    text = page("Odd", corrections(run("\n    return '\udc80é'"), run("\n    return x")))
+    assert "-    return '\\udc80é'" in text
+    text.encode()
+
+
 def test_page_shows_no_more_than_asked() -> None:
     before, after = CASES[Change.REPAIRED]
     pairs = corrections(run(*[before] * 5), run(*[after] * 5))

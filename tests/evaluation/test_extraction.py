@@ -17,6 +17,11 @@ ADD_ZERO = "def add(a, b):\n    return a + b + ZEROS[0]\n"
 ADD_PLUS = "def add(a, b):\n    return plus(a, b)\n"
 PLUS = "def plus(a, b):\n    return a + b\n"
 PLUS_OPERATOR = "def plus(a, b):\n    return operator.add(a, b)\n"
+WITH_EXAMPLE = 'def add(a, b):\n    """Add.\n\n    ```\n    >>> add(2, 3)\n    ```\n    """\n    return a + b\n'
+AT_THE_MARGIN = WITH_EXAMPLE.replace("    ```", "```")
+IN_STRINGS = (
+    "def add(a, b):\n    ends = ['</s>', '[DONE]', b'[END]', f'{a}<|im_end|>']\n    return a + b + 0 * len(ends)\n"
+)
 
 
 def fenced(code: str) -> str:
@@ -74,6 +79,37 @@ RIGHT = {
     "helpers in blocks before": f"{fenced('import operator')}{fenced(PLUS_OPERATOR)}{fenced(ADD_PLUS)}",
     "a helper and a future import": fenced(f"from __future__ import annotations\n{ADD_PLUS}") + fenced(f"{PLUS}print(add(1))"),
     "a helper for the body": fenced("    return plus(a, b)") + fenced(PLUS),
+    "the prompt's fence closed": "    return a + b\n```\n",
+    "the prompt's fence closed after a function": f"{ADD}```\n",
+    "the prompt's fence closed, prose after": "    return a + b\n```\n\nThis adds the two numbers.",
+    "the prompt's fence closed after a function, prose after": f"{ADD}```\nExplanation: it's simple.",
+    "the prompt's fence closed, an example after": f"{ADD}```\nExample:\n```python\nprint(add(1, 2))\n```",
+    "the prompt's fence closed, a call after": "    return a + b\n```\nprint(add(1, 2))\n```\n",
+    "the prompt's fence closed, another version after": "    return a + b\n```\nor:\n```python\nadd = max\n```",
+    "the prompt's fence closed, a helper after": f"{ADD_PLUS}```\nwith\n```python\n{PLUS}```",
+    "the prompt's fence closed, indented": "    return a + b\n    ```\nThis adds.",
+    "the prompt's fence closed, prose before": f"It adds:\n{ADD}```\nThat's it.",
+    "an example in a fence after": f"{ADD}\nIt's used so:\n```python\nprint(add(1, 2))\n```",
+    "a helper in a fence without a language after": f"{ADD_PLUS}\nIt needs:\n```\n{PLUS}```",
+    "one word before a fence": f"Sure\n```\n{ADD}```",
+    "one word before a fenced body": "Sure\n```\n    return a + b\n```",
+    "a call before a fence": f"add(2, 3)\n```\n{ADD}```",
+    "an empty block before": f"```python\n```\n{fenced(ADD)}",
+    "an empty block before and no other": f"```python\n```\n{ADD}",
+    "a fence in the docstring": WITH_EXAMPLE,
+    "a fence in the docstring, prose after": f"{WITH_EXAMPLE}\nThat's it.",
+    "a fence in the docstring, the prompt's closed": f"{WITH_EXAMPLE}```\nThat's it.",
+    "a fence in the docstring of a block": f"Here:\n{fenced(WITH_EXAMPLE)}That's it.",
+    "a fence in the docstring of an unclosed block": f"```python\n{WITH_EXAMPLE}",
+    "a fence in the docstring, at the margin": f"Here:\n{fenced(AT_THE_MARGIN)}That's it.",
+    "a longer fence": f"````python\n{AT_THE_MARGIN}````\nThat's it.",
+    "a fence closed further in": f"```python\n{ADD}    ```\nThat's it.",
+    "a fence never closed but opened again": f"```python\n{ADD}```python\nprint(add(1, 2))\n```",
+    "stop strings in strings": IN_STRINGS,
+    "stop strings in strings of a block": f"{fenced(IN_STRINGS)}</s></s>\n[DONE]",
+    "stop strings in strings, and one that stops": f"{IN_STRINGS}</s>\nuser\nThanks!",
+    "a stop string in a constant after it": "def add(a, b):\n    return a + b + 0 * len(END)\n\n\nEND = '</s>'\n",
+    "stop strings and a trial that prints one": f"{ADD}[DONE]\nprint('[DONE]')\n",
 }  # fmt: skip
 
 
@@ -99,6 +135,7 @@ WRONG = {
     "tokens missing": "add(a, b:\n    return a + b",
     "indentation gone": "def add(a, b):\nreturn a + b\n",
     "a null byte": "def add(a, b):\n    return a + b\0\n",
+    "a second answer after a stop string": "    return (a +<|im_end|>\n```python\ndef add(a, b):\n    return a + b\n```",
     "nested too deep": "def add(a, b):\n    return " + "(" * 500 + ")" * 500,
 }  # fmt: skip
 
@@ -131,6 +168,8 @@ def test_what_stays_is_not_changed() -> None:
     assert (
         extract(returns, ASKED) == kept.replace("\n", "\r\n").partition("\n")[2]
     )  # unfenced code begins at no comment
+    blank = 'def add(a, b):\n    """\n    \n    """\n    return a + b\n'
+    assert extract(f"```python\n{blank}```", ASKED) == blank
     assert extract(f"{ADD}x = 'é'; add(1); y = 2", ASKED) == f"{ADD}x = 'é'; y = 2"
     assert extract(f"{ADD}x = 'é'; add(1)\n", ASKED) == f"{ADD}x = 'é'\n"
 

@@ -71,6 +71,15 @@ def test_a_second_function_does_not_hide_an_empty_first() -> None:
     assert judge(AREA, "\n    pass\n\n\ndef more(x):\n    return x + 1").trivial
 
 
+def test_a_helper_before_it_does_not_speak_for_a_function() -> None:
+    """Whole programs begin with what they need."""
+    whole = Function("HumanEval/0", "", "area", 1, "", AREA.text, documented=True)
+    helper, empty = "def square(x):\n    return x * x\n\n\n", "def later():\n    pass\n\n\n"
+    assert judge(whole, f"{helper}def area(radius):\n    pass\n").trivial
+    assert judge(whole, f"{empty}{AREA.text}").sound
+    assert judge(whole, "def other():\n    pass\n").trivial
+
+
 def test_summary_counts_and_has_intervals() -> None:
     bodies = [AREA.body, "\n    pass", "\n    return (", "\n    x = 1\n    x = 1\n    return rad"]
     run = FunctionsRun.of([AREA] * 4, bodies)

@@ -28,6 +28,13 @@ def test_parts_are_named_by_class() -> None:
     json.dumps(found)
 
 
+def test_half_a_character_is_no_reason_to_lose_a_result(tmp_path: Path) -> None:
+    """A program may raise ValueError(chr(0xDC80)); no UTF-8 says that, but JSON does."""
+    content = {"detail": "\udc80 \\\ud800", "page": "é"}
+    write_json(tmp_path / "out.json", content)
+    assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8")) == content
+
+
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     write_json(path, {"a": 1})

@@ -6,10 +6,12 @@ Every attack is tried in every isolation this machine allows, so the fallback is
 from __future__ import annotations
 
 import ctypes
+import marshal
 import os
 import signal
 import socket
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
@@ -702,7 +704,88 @@ def test_a_judge_that_dies_is_a_failure_and_no_error(isolation: Isolation) -> No
     assert (report.outcome, report.detail) == (Outcome.KILLED, "its judge too")
 
 
+@pytest.fixture
+def under_tmp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Packages installed under /tmp, where the private folder will be, beside what is nobody's business."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        packages = Path(folder) / "venv" / "site-packages"
+        packages.mkdir(parents=True)
+        (packages / "installed.py").write_text("answer = 42\n")
+        (Path(folder) / "secret").write_text("secret")
+        paths = {"purelib": str(packages), "platlib": str(packages)}
+        monkeypatch.setattr(sandbox.sysconfig, "get_paths", lambda: paths)
+        yield packages
+
+
+def test_packages_under_tmp_can_be_read_and_nothing_else(isolation: Isolation, under_tmp: Path) -> None:
+    installed, top = under_tmp / "installed.py", under_tmp.parents[1]
+    source = f"""
+        import os, installed
+        refused = 0
+        def refuse(deed, *words):
+            global refused
+            try: deed(*words)
+            except OSError: refused += 1
+        refuse(open, {str(installed)!r}, "w")
+        refuse(open, {str(under_tmp / "other.py")!r}, "w")
+        refuse(open, {str(top / "other.py")!r}, "w")
+        refuse(open, {str(top / "secret")!r})
+        refuse(os.mkdir, {str(top / "venv" / "other")!r})
+        refuse(os.rename, {str(top)!r}, "/tmp/elsewhere")
+        refuse(os.rename, {str(top / "venv")!r}, {str(top / "elsewhere")!r})
+        refuse(os.unlink, {str(installed)!r})
+        refuse(os.rmdir, {str(top)!r})
+        def f(): return refused, installed.answer
+    """
+    report = attack(source, isolation, tests="import installed\nassert f() == (9, installed.answer), f()")
+    assert report.passed, report
+    assert installed.read_text() == "answer = 42\n"
+    if isolation is Isolation.NAMESPACES:
+        source = "import os\nopen('/tmp/own', 'w').write('x')\ndef f(): return sorted(os.listdir('/tmp'))"
+        assert attack(source, isolation, tests=f"assert f() == sorted(['own', {top.name!r}]), f()").passed
+
+
 # ── no isolation ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+FORGED_VERDICT = """
+    import marshal
+    def f(x):
+        return marshal.dumps(("PASSED", "", 0.0, 0.0, 0.0, b""), 2).decode("latin1") + "z" * 9000
+"""
+
+
+@pytest.mark.parametrize(
+    "how", ["print(f(1))", "import sys; print(f(1), file=sys.stderr)", "import os; os.write(1, f(1).encode())"]
+)
+def test_what_tests_print_is_no_verdict(isolation: Isolation, how: str) -> None:
+    """The words may be the program's, and there may be many of them."""
+    report = attack(FORGED_VERDICT, isolation, tests=f"{how}\nassert f(1) == 2")
+    assert (report.outcome, report.detail) == (Outcome.FAILED, "AssertionError: assert f(1) == 2")
+    tests = f"{how}\nprint('x' * 100_000, flush=True)\nassert len(f(1)) > 9000"
+    report = attack(FORGED_VERDICT, isolation, tests=tests)
+    assert report.passed, report
+    assert report.output == ""
+
+
+@pytest.mark.parametrize(
+    "verdict", [b"", b"hello", b"\xfd\xff\xff\xff\x7f", marshal.dumps(7), marshal.dumps(("WON",) * 6)]
+)
+def test_a_verdict_nobody_can_read_is_a_failure_and_no_error(monkeypatch: pytest.MonkeyPatch, verdict: bytes) -> None:
+    babble = f"import os; os.write(1, b'ready' + {verdict!r})"
+    monkeypatch.setattr(sandbox, "_jail", lambda: compile(babble, "jail", "exec"))
+    report = run(Program("x = 1"), SMALL, Isolation.NONE)
+    assert (report.outcome, report.detail) == (Outcome.KILLED, "its judge too")
+
+
+@pytest.mark.parametrize(
+    "close",
+    ["sys.stdout.close()", "sys.stdout = io.StringIO(); sys.stdout.close()", "sys.stdout = object()", "del sys.stdout"],
+)
+def test_a_program_may_close_its_output(isolation: Isolation, close: str) -> None:
+    source = f"import io, sys\ndef f(x):\n    {close}\n    return x"
+    report = attack(source, isolation, tests="assert f(1) == 1\nassert 2 == 2")
+    assert report.passed, report
 
 
 def test_no_isolation_no_run(monkeypatch: pytest.MonkeyPatch) -> None:

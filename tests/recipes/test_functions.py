@@ -17,6 +17,7 @@ from prism.cli import main
 from prism.data.function_corpus import FunctionCorpus
 from prism.data.text import load_tokenizer, vocabulary_size
 from prism.evaluation.functions import Cost
+from prism.evaluation.sandbox import Isolation
 from prism.models.hub import load_backbone, load_model
 from prism.models.llama import Llama
 from prism.recipes.reproduce.functions import SCALES, FunctionsStudy
@@ -172,7 +173,7 @@ def _found(root: Path, result: str) -> list[dict[str, Any]]:
 
 
 def test_tasks_are_run(root: Path) -> None:
-    rows = json.loads((root / "results" / "solved.json").read_text())["rows"]
+    rows = _found(root, "solved_tasks.jsonl")
     assert [row["method"] for row in rows] == [name_of(c) for c in contenders(_there(root))]
     assert {(row["tasks_of"], row["tasks"], row["pass@1"]) for row in rows} == {("tasks.jsonl", 2, 0.0)}
     assert all(row["nfe"] <= TINY.solving_steps[0] for row in rows)
@@ -183,7 +184,7 @@ def test_a_right_body_solves_its_task(root: Path, monkeypatch: pytest.MonkeyPatc
     study = _there(root)
     cost = Cost(*(np.zeros(1, dtype=int) for _ in range(3)), seconds=0.0)
     monkeypatch.setattr(study, "_written", lambda *_: (["\n    return x + x"], cost))
-    run, _ = study.solve(str(root / "tasks.jsonl"), study.tuned(), Sampling("vanilla", steps=4))
+    run, _ = study.solve("tasks.jsonl", study.tuned(), Sampling("vanilla", steps=4))
     assert [attempt.report.passed for attempts in run.attempts.values() for attempt in attempts] == [True, False]
 
 
@@ -194,6 +195,46 @@ def test_tasks_that_are_not_there_are_told_at_once(
     assert run("reproduce", "functions", *words) == 2
     assert "neither a file nor one of" in capsys.readouterr().err
     assert not (tmp_path / "models").exists()
+
+
+def test_other_tasks_are_other_results(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Named later they are made and stand beside those that are there; others of the same name are not taken for them."""
+    others = tmp_path / "others.jsonl"
+    others.write_text(json.dumps({**TASKS[0], "task_id": 13}))
+    words = ["--data", root / "corpus", "--output", root / "models", "--results", tmp_path / "results", "--tasks"]
+    shutil.copytree(root / "results", tmp_path / "results")
+    assert run("reproduce", "functions", *words, f"{root / 'tasks.jsonl'},{others}") == 0
+    rows = json.loads((tmp_path / "results" / "solved_others.jsonl.json").read_text())["rows"]
+    assert {(row["tasks_of"], row["tasks"]) for row in rows} == {("others.jsonl", 1)}
+    page = (tmp_path / "results" / "README.md").read_text()
+    assert "| tasks.jsonl |" in page
+    assert "| others.jsonl |" in page
+    others.write_text(json.dumps({**TASKS[0], "task_id": 14}))
+    assert run("reproduce", "functions", *words, others) == 2
+    assert "tells of other tasks than the others.jsonl given now" in " ".join(capsys.readouterr().err.split())
+    (tmp_path / "tasks.jsonl").write_text(others.read_text())
+    assert run("reproduce", "functions", *words, f"{root / 'tasks.jsonl'},{tmp_path / 'tasks.jsonl'}") == 2
+    assert "Two files of tasks are called tasks.jsonl" in capsys.readouterr().err
+    others.write_text(json.dumps({**TASKS[0], "task_id": 700}))
+    assert run("reproduce", "functions", *words, others) == 2
+    assert "no task of MBPP's test split" in capsys.readouterr().err
+
+
+def test_without_isolation_nothing_is_begun(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for room in ("prism.cli.code", "prism.evaluation.sandbox"):
+        monkeypatch.setattr(f"{room}.available", tuple)
+    words = ["--data", root / "corpus", "--output", tmp_path / "models"]
+    assert run("reproduce", "functions", *words, "--tasks", root / "tasks.jsonl") == 2
+    assert "or give --unsafe true to run them with your own rights" in capsys.readouterr().err
+    assert not (tmp_path / "models").exists()
+    assert run("reproduce", "functions", *words, "--unsafe", "true") == 2
+    assert "without --tasks no program is run" in capsys.readouterr().err
+    tasks = [str(root / "tasks.jsonl")]
+    study = FunctionsStudy(TINY, Workshop(root / "models", tmp_path), root / "corpus", None, tasks, unsafe=True)
+    done, _ = study.solve("tasks.jsonl", study.tuned(), Sampling("vanilla", order="confidence", steps=4))
+    assert done.isolation is Isolation.NONE
 
 
 def _there(root: Path) -> FunctionsStudy:

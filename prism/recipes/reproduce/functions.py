@@ -30,6 +30,7 @@ from prism.evaluation.code import CodeRun, evaluate_code
 from prism.evaluation.extraction import undefined_names
 from prism.evaluation.functions import Cost, FunctionsRun, Judging, Jury, write_bodies
 from prism.evaluation.record import plain, write_json
+from prism.evaluation.sandbox import cores, strongest
 from prism.losses.denoising import DenoisingLoss
 from prism.losses.masking import Batch
 from prism.losses.prism import PrismLoss
@@ -174,11 +175,19 @@ class FunctionsStudy:
     """The data, and the models by name, each made when it is first asked for."""
 
     def __init__(
-        self, scale: Scale, workshop: Workshop, data: Path, base: str | None, tasks: Sequence[str] = ()
+        self,
+        scale: Scale,
+        workshop: Workshop,
+        data: Path,
+        base: str | None,
+        tasks: Sequence[str] = (),
+        *,
+        unsafe: bool = False,
     ) -> None:
-        """`tasks` are files or hub names of programming tasks, of MBPP its test split; read now and not after hours of work."""
-        self.scale, self.workshop, self.base = scale, workshop, base
-        self.tasks = {source: _tasks(source) for source in tasks}
+        """`tasks` are files or hub names of programming tasks, of MBPP its test split; read now and not after hours of work.
+        `unsafe`: their solutions are run even where the machine can isolate them in no way."""
+        self.scale, self.workshop, self.base, self.unsafe = scale, workshop, base, unsafe
+        self.tasks = _by_name(tasks)
         self.corpus, self.tokens = FunctionCorpus.load(data), data / "tokens"
         self.tokenizer = load_tokenizer(self.tokens / "tokenizer")
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -313,20 +322,20 @@ class FunctionsStudy:
             self._judgings[file] = self._jury.call(self.test[0], *written)
         return self._judgings[file]
 
-    def solve(self, source: str, writer: Path, sampling: Sampling) -> tuple[CodeRun, Cost]:
+    def solve(self, name: str, writer: Path, sampling: Sampling) -> tuple[CodeRun, Cost]:
         """Programming tasks, run. One whose prompt leaves no room is left as it is, which is no solution."""
-        tasks = self.tasks[source]
+        tasks = self.tasks[name]
         prompts = [as_function(task) for task in tasks]
         rows = FunctionRows.asking(prompts, self.tokenizer, self.scale.length)
         # files of one name may hold other tasks
         known_by = hashlib.blake2b(rows.tokens.numpy().tobytes(), digest_size=4).hexdigest()
-        file = self._file(f"{Path(source).name} {known_by}", writer, sampling, NOTHING)
+        file = self._file(f"{name} {known_by}", writer, sampling, NOTHING)
         bodies, cost = self._written(file, writer, sampling, NOTHING, rows)
         programs = list(prompts)
         for number, body in zip(rows.numbers.tolist(), bodies, strict=True):
             programs[number] += body
         found = {task.id: [program] for task, program in zip(tasks, programs, strict=True)}
-        return evaluate_code(tasks, found, workers=os.cpu_count()), cost
+        return evaluate_code(tasks, found, isolation=strongest(self.unsafe), workers=cores()), cost
 
     def _file(self, what: str, writer: Path, sampling: Sampling, lens: Lens) -> Path:
         """Beside the model that was made last, so that bodies go with it when it is made anew."""
@@ -363,9 +372,17 @@ class FunctionsStudy:
         )
 
 
-def _tasks(source: str) -> list[Task]:
-    tasks = load_tasks(source)
-    return MbppSplit.TEST.of(tasks) if tasks[0].id.startswith("Mbpp/") else tasks
+def _by_name(sources: Sequence[str]) -> dict[str, list[Task]]:
+    """The tasks of each source by the name under which its results are kept."""
+    found: dict[str, list[Task]] = {}
+    for source in dict.fromkeys(sources):
+        if (name := Path(source).name) in found:
+            raise ValueError(f"Two files of tasks are called {name}, so their results would be too; rename one.")
+        tasks = load_tasks(source)
+        found[name] = MbppSplit.TEST.of(tasks) if tasks[0].id.startswith("Mbpp/") else tasks
+        if not found[name]:
+            raise ValueError(f"{source}: no task of MBPP's test split is in it; name a file that has some.")
+    return found
 
 
 def _generator() -> torch.Generator:

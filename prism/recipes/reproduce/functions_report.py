@@ -256,9 +256,9 @@ def _tellings(row: Result) -> list[str]:
 
 
 def _solved(found: dict[str, Result], results: Path) -> str:
-    if "solved" not in found:
+    rows = sorted(_rows(found, "solved"), key=lambda row: row["tasks_of"])
+    if not rows:
         return ""
-    rows = found["solved"]["rows"]
     lines = [
         [
             row["tasks_of"],

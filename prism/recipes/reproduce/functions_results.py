@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -9,10 +11,12 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from prism.data.code import Task
 from prism.evaluation.corrections import by_task, corrections, page, summary
 from prism.evaluation.functions import FunctionsRun
 from prism.evaluation.record import Stopwatch, plain
 from prism.models.cached import Cached
+from prism.models.folder import Folder
 from prism.recipes.reproduce.functions import NOTHING, FunctionsStudy, Lens
 from prism.recipes.reproduce.sudoku_results import name_of
 from prism.recipes.sampling import Sampling
@@ -175,18 +179,35 @@ def _block_rows(samplings: Sequence[Sampling], runs: Sequence[FunctionsRun]) -> 
     ]
 
 
-def solved(study: FunctionsStudy) -> dict[str, Any]:
-    """HumanEval and MBPP: how many tasks are solved when the programs are run."""
-    clock, rows, path = Stopwatch(), [], study.tuned()
-    for source in study.tasks:
+def solved(name: str) -> Callable[[FunctionsStudy], dict[str, Any]]:
+    """How many of the tasks of that name are solved when the programs are run."""
+
+    def measure(study: FunctionsStudy) -> dict[str, Any]:
+        clock, rows, path = Stopwatch(), [], study.tuned()
         for steps in study.scale.solving_steps:
             for contender in contenders(study):
                 sampling = replace(contender, order="confidence", steps=steps)
-                run, cost = study.solve(source, path, sampling)
-                row = {"tasks_of": Path(source).name, "method": name_of(sampling), "steps": steps}
+                run, cost = study.solve(name, path, sampling)
+                row = {"tasks_of": name, "method": name_of(sampling), "steps": steps}
                 rows.append({**row, **run.summary(), **cost.summary()})
-                study.workshop.tell(f"  {row['tasks_of']}, {row['method']}: {100 * run.pass_at(1).value:.1f} % solved")
-    return {"rows": rows, "record": _record(clock, study, path)}
+                study.workshop.tell(f"  {name}, {row['method']}: {100 * run.pass_at(1).value:.1f} % solved")
+        return {"rows": rows, "digest": _digest(study.tasks[name]), "record": _record(clock, study, path)}
+
+    measure.__doc__ = f"How many tasks of {name} are solved when the programs are run."
+    return measure
+
+
+def check_solved(study: FunctionsStudy) -> None:
+    """What is there already must tell of these tasks, and not of others in a file of the same name."""
+    for name, tasks in study.tasks.items():
+        path = study.workshop.results / f"solved_{name}.json"
+        if path.is_file() and Folder(path.parent).json(path.name).get("digest") != _digest(tasks):
+            raise ValueError(f"{path} tells of other tasks than the {name} given now; rename that, or remove this.")
+
+
+def _digest(tasks: Sequence[Task]) -> str:
+    told = [(task.id, task.prompt, task.tests) for task in tasks]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
 def corrected(steps: int) -> Callable[[FunctionsStudy], dict[str, Any]]:
@@ -239,6 +260,6 @@ def results_of(study: FunctionsStudy) -> dict[str, Callable[[FunctionsStudy], di
         "transfer": transfer,
         "blocks": blocks,
         "caches": caches,
-        **({"solved": solved} if study.tasks else {}),
+        **{f"solved_{name}": solved(name) for name in study.tasks},
         **{f"corrections_{steps}": corrected(steps) for steps in study.scale.steps},
     }
