@@ -25,7 +25,7 @@ from prism.cli.command import (
 from prism.data import sudoku
 from prism.data.conversations import Conversation, Conversations, Padding, encode
 from prism.data.shards import Corpus
-from prism.data.text import end_of_text, fingerprint, load_tokenizer, vocabulary_size, with_mask
+from prism.data.text import end_of_text, load_tokenizer, vocabulary_size, with_mask
 from prism.data.windows import TextWindows
 from prism.data.writing import TOKENIZER_FILES, has_tokenizer, load_rows
 from prism.evaluation.record import Stopwatch, plain
@@ -120,7 +120,7 @@ class _Corpus:
                 f"{self.data} has {corpus.recipe.vocab_size:,} token ids; the model knows 0..{vocab_size - 1}."
             )
         tokenizer = load_tokenizer(corpus.folder / "tokenizer")
-        corpus.check_tokenizer(fingerprint(tokenizer), "the one beside it")
+        corpus.require_tokenizer(tokenizer, "the one beside it")
         end = end_of_text(tokenizer) if self.ends else None
         if self.ends and length < 3:
             raise ValueError(f"--length {length} leaves no room between two ends; take at least 3.")
@@ -424,7 +424,7 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
             material = self._conversations(found, backbone, beside)
         warn_of_length(backbone, material.length)
         if material.text is not None and has_tokenizer(beside):
-            material.text.corpus.check_tokenizer(fingerprint(load_tokenizer(beside)), f"that of {self.model}")
+            material.text.corpus.require_tokenizer(load_tokenizer(beside), f"that of {self.model}")
         if self.in_four_bits:
             backbone = in_four_bits(backbone, _own_gpu())
         torch.manual_seed(self.seed)

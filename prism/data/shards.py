@@ -144,20 +144,16 @@ class Corpus:
 
     def require_tokenizer(self, tokenizer: Any, whose: str) -> None:
         """Whether it cuts text as the one this was made with, and ends documents with the same token."""
-        self.check_tokenizer(fingerprint(tokenizer), whose)
+        if (found := fingerprint(tokenizer)) != self.recipe.tokenizer:
+            raise CorpusError(
+                f"{self.folder} was made with another tokenizer ({self.recipe.tokenizer[:12]}) than {whose} "
+                f"({found[:12]}); tokenize the text again with that one."
+            )
         if (end := end_of_text(tokenizer)) != self.recipe.end_of_text:
             ours, theirs = (f"{i} ({tokenizer.convert_ids_to_tokens(i)!r})" for i in (self.recipe.end_of_text, end))
             raise CorpusError(
                 f"{self.folder} has the token {ours} after every document and {whose} has {theirs} for that; tokenize the text "
                 "again with that one."
-            )
-
-    def check_tokenizer(self, fingerprint: str, whose: str) -> None:
-        """The first half of `require_tokenizer`."""
-        if fingerprint != self.recipe.tokenizer:
-            raise CorpusError(
-                f"{self.folder} was made with another tokenizer ({self.recipe.tokenizer[:12]}) than {whose} "
-                f"({fingerprint[:12]}); tokenize the text again with that one."
             )
 
     def _stream(self, split: str) -> Stream:

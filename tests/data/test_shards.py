@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -137,9 +138,11 @@ def test_files_are_read_once(folder: Path, tmp_path: Path, monkeypatch: pytest.M
 
 def test_another_tokenizer_is_refused(folder: Path, tokenizer: Any) -> None:
     corpus = Corpus.load(folder)
-    corpus.check_tokenizer(fingerprint(tokenizer), "this")
+    corpus.require_tokenizer(tokenizer, "this")
+    other = deepcopy(tokenizer)
+    other.add_tokens("another")
     with pytest.raises(CorpusError, match=r"was made with another tokenizer .* than that of my-model"):
-        corpus.check_tokenizer("0" * 64, "that of my-model")
+        corpus.require_tokenizer(other, "that of my-model")
 
 
 def test_a_tokenizer_that_ends_documents_otherwise_is_refused(folder: Path, tokenizer_folder: Path) -> None:
