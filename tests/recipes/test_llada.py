@@ -386,10 +386,12 @@ def test_two_processes_tune_together_and_share_the_writing(root: Path, tmp_path:
     assert done.stdout.count("| MBPP | 16 | PRISM |") == 1  # one of them speaks
     one, two = (json.loads((path / "results" / "mbpp_16.json").read_text())["rows"] for path in (root, tmp_path))
     assert [row["method"] for row in one] == [row["method"] for row in two]
-    assert {path.stem for path in (tmp_path / "models" / "runs").glob("*.json")} == {
+    runs = {
         "_".join(filter(None, ("mbpp_16", METHODS[row["method"]], row["k_block"] and str(row["k_block"]))))
         for row in one
     }
+    kept = {f"{name}{end}" for name in runs for end in (".json", ".jsonl", ".jsonl.settings.json")}
+    assert {path.name for path in (tmp_path / "models" / "runs").iterdir()} == kept
 
 
 # ── what the documents say ──────────────────────────────────────────────────────────────────────────────────────────
