@@ -33,7 +33,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 check: $(READY)
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 build: $(READY)
 	$(BIN)/python -m build

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -161,10 +162,7 @@ class Reading:
 
     def each(self, ask: Callable[..., Answer], *others: Shaped[Tensor, " n"]) -> Answer:
         """`ask(logits, *others)` of some rows at a time, put together again; the logits are raw, -inf where forbidden."""
-
-        def answer(rows: Tensor, *others: Tensor) -> Answer:
-            return ask(self._logits(rows), *others)
-
+        answer = partial(_answered, self._logits, ask)
         at_once = len(self.rows) if self._vocabulary is None else max(1, LOGITS_AT_ONCE // self._vocabulary)
         if len(self.rows) <= at_once:
             return answer(self.rows, *others)
@@ -218,6 +216,10 @@ class Reading:
         if self.index is not None:
             values = _laid_out(values, self.where)
         return values.view(self.where.shape).masked_fill(~self.where, fill)
+
+
+def _answered(logits: Callable[[Tensor], Tensor], ask: Callable[..., Answer], rows: Tensor, *others: Tensor) -> Answer:
+    return ask(logits(rows), *others)
 
 
 def _first_places(where: Mask, most: int) -> Int[Tensor, " n"]:

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import prism
 from benchmarks import llada
+from benchmarks.__main__ import main
 from prism.losses.masking import Masking
 
 ROOT = Path(__file__).parent.parent
@@ -78,8 +79,11 @@ class Given(Masking):
 
 
 @pytest.mark.parametrize("option", ["--only", "--case"])
-def test_what_is_not_there_is_named(option: str) -> None:
-    command = [sys.executable, "-m", "benchmarks", option, "singing"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 2
-    assert "singing" in done.stderr
+def test_what_is_not_there_is_named(
+    option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["benchmarks", option, "singing"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "singing" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from launching import ON_CPU, in_two_processes
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from training_script import SETTINGS, finetune, pretrain, probe, ramps, tiny_dit, tiny_prism
@@ -448,14 +449,11 @@ def test_weights_that_overflow_are_not_saved(tmp_path: Path) -> None:
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
-def run_script(*command: str) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
-    done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-4000:]
-
-
 def test_killed_at_any_moment_and_resumed_it_ends_with_the_same_bits(tmp_path: Path) -> None:
-    run_script(str(HERE / "training_script.py"), "killed", str(tmp_path))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
+    command = [sys.executable, str(HERE / "training_script.py"), "killed", str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
     calm = tmp_path / "calm"
     for name in ("timed", "writing"):
         assert int((tmp_path / f"{name}.deaths").read_text()) >= 5
@@ -471,9 +469,7 @@ def test_killed_at_any_moment_and_resumed_it_ends_with_the_same_bits(tmp_path: P
 
 def test_two_processes_agree_with_one(tmp_path: Path) -> None:
     """Copied (DDP) and sharded (FSDP2), the latter resumed once; what the sharded run saved loads into one process."""
-    launch = ["-m", "accelerate.commands.launch", "--use_fsdp", "--num_processes", "2", "--num_machines", "1"]
-    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
-    run_script(*launch, str(HERE / "training_script.py"), "several", str(tmp_path))
+    in_two_processes(["--use_fsdp", *ON_CPU], [str(HERE / "training_script.py"), "several", str(tmp_path)])
 
     dit, prism = tiny_dit(), tiny_prism()
     alone = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import re
 from itertools import takewhile
@@ -72,7 +73,7 @@ def parse(words: list[str]) -> Command:
     """The command the words ask for."""
     words = _harness([_underscored(word) for word in words])
     kind, path, rest = _find(words)
-    parser, rest = _parser(kind, path), _gathered(rest, kind)
+    parser, rest = _parser(kind, " ".join(path)), _gathered(rest, kind)
     try:
         found = parser.parse_args(rest)
         if (settings := _beneath(kind, found)) is not None:
@@ -115,14 +116,16 @@ def _find(words: list[str]) -> tuple[type[Command], list[str], list[str]]:
     return level, path, words[len(path) :]
 
 
-def _parser(kind: type[Command], path: list[str]) -> jsonargparse.ArgumentParser:
+@functools.cache  # a study says many commands of one kind, and to read the sources of its options takes a while
+def _parser(kind: type[Command], name: str) -> jsonargparse.ArgumentParser:
     parser = jsonargparse.ArgumentParser(
-        prog=f"prism {' '.join(path)}", description=kind.__doc__, exit_on_error=False, allow_abbrev=False
+        prog=f"prism {name}", description=kind.__doc__, exit_on_error=False, allow_abbrev=False
     )
     parser.add_argument("--config", action="config", help="Read settings from a YAML file; later options override it.")
     parser.add_class_arguments(kind, fail_untyped=True)
+    several = _several(kind)
     for action in parser._actions:
-        if action.dest in _several(kind):
+        if action.dest in several:
             action.metavar = "ONE [ANOTHER ...]"
     return parser
 

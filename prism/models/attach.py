@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -111,26 +112,34 @@ class PrismModel(nn.Module):
         head, prediction = self.quality_head, prediction_of(self.backbone, hidden)
         if head is None:
             return prediction
-
-        def quality_of(rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-            return head(rows[None].to(next(head.parameters()).dtype)).score[0]
-
-        def quality_in_rows(places: Int[Tensor, "b m"] | None = None) -> Float[Tensor, "b m"]:
-            seen = aligned(hidden, self.facts.field.value) if head.reads_vocabulary else hidden
-            score, states = head(seen.to(next(head.parameters()).dtype), attend, places)
-            if states is None:
-                return score
-            judged = tokens if places is None else tokens.gather(1, places)
-            return score + log_odds(self.backbone, states.to(hidden.dtype), judged)
-
-        def calibrated(logits: Float[Tensor, "b l"]) -> Float[Tensor, "b l"]:
-            assert self.calibration is not None
-            return self.calibration(logits, masked_share(tokens, self.facts.mask_id, attend))
-
-        calibration = None if self.calibration is None else calibrated
+        in_rows = partial(self._quality_in_rows, hidden, tokens, attend)
+        calibration = None if self.calibration is None else partial(self._calibrated, tokens, attend)
         if head.looks_around:
-            return prediction.judged_by(quality_in_rows, quality_in_rows=quality_in_rows, calibration=calibration)
-        return prediction.judged_by(quality_in_rows, quality_of=quality_of, calibration=calibration)
+            return prediction.judged_by(in_rows, quality_in_rows=in_rows, calibration=calibration)
+        return prediction.judged_by(in_rows, quality_of=self._quality_of, calibration=calibration)
+
+    # Methods and not functions inside `prediction`: those would be made anew, and under test checked anew, at every step.
+
+    def _quality_of(self, rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+        head = self.quality_head
+        assert head is not None
+        return head(rows[None].to(next(head.parameters()).dtype)).score[0]
+
+    def _quality_in_rows(
+        self, hidden: Hidden, tokens: Tokens, attend: Mask | None, places: Int[Tensor, "b m"] | None = None
+    ) -> Float[Tensor, "b m"]:
+        head = self.quality_head
+        assert head is not None
+        seen = aligned(hidden, self.facts.field.value) if head.reads_vocabulary else hidden
+        score, states = head(seen.to(next(head.parameters()).dtype), attend, places)
+        if states is None:
+            return score
+        judged = tokens if places is None else tokens.gather(1, places)
+        return score + log_odds(self.backbone, states.to(hidden.dtype), judged)
+
+    def _calibrated(self, tokens: Tokens, attend: Mask | None, logits: Float[Tensor, "b l"]) -> Float[Tensor, "b l"]:
+        assert self.calibration is not None
+        return self.calibration(logits, masked_share(tokens, self.facts.mask_id, attend))
 
     def forward(self, tokens: Tokens, attend: Mask | None = None) -> Prediction:
         return self.predict(tokens, attend)

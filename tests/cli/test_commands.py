@@ -246,5 +246,5 @@ def test_every_option_explains_itself(capsys: pytest.CaptureFixture[str]) -> Non
 
     kinds = [kind for entry in COMMANDS.values() for kind in (entry.values() if isinstance(entry, dict) else [entry])]
     for kind in kinds:
-        for action in _parser(kind, ["x"])._actions:
+        for action in _parser(kind, "x")._actions:
             assert action.help, (kind.__name__, action.option_strings)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from launching import ON_CPU, Threads, in_two_processes
 from stand_ins import tiny_truth
 from test_causal import write_llama2c
 from texts import essays, write_lines, write_llama2c_tokenizer, write_tokenizer
@@ -28,7 +26,6 @@ from prism.models.causal import load_llama2c
 from prism.models.hub import save_backbone
 from prism.recipes.known_truth import write_corpus
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 MODEL = ["--hidden_size", "16", "--layers", "1", "--heads", "2", "--length", "16"]
 TRAINING = ["--held_out", "4", "--batch", "4", "--steps", "2"]
 
@@ -72,17 +69,6 @@ def evaluate(root: Path, out: Path, *more: str | Path) -> Any:
 def judge(root: Path, out: Path, *more: str | Path) -> Any:
     assert run("evaluate", "text", "--judge", root / "judge", "--json", out, *more) == 0
     return json.loads(out.read_text())
-
-
-def launched(more: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """By two processes."""
-    launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1"]
-    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0", "-m", "prism"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, *launch, *more]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=folder)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done
 
 
 def test_generated_and_judged(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,8 +150,8 @@ def test_a_file_holds_texts_of_one_tokenizer(root: Path, tmp_path: Path, capsys:
 def test_two_processes_write_what_one_writes(root: Path, tmp_path: Path) -> None:
     one = evaluate(root, tmp_path / "one.json", "--samples", "14", "--save", tmp_path / "one.jsonl")
     more = words(root, "--samples", "14", "--save", tmp_path / "two.jsonl", "--json", tmp_path / "two.json")
-    done = launched(more, tmp_path)
-    assert done.stdout.count("perplexity per text") == 1  # one process prints
+    said = in_two_processes(["--cpu", *ON_CPU], ["-m", "prism", *more], tmp_path)
+    assert said.count("perplexity per text") == 1  # one process prints
     rows = [lines(tmp_path / f"{name}.jsonl") for name in ("one", "two")]
     assert [row["tokens"] for row in rows[0]] == [row["tokens"] for row in rows[1]]
     assert [row["row"] for row in rows[1]] == list(range(14))
@@ -374,10 +360,16 @@ def test_files_of_others_are_not_written_over(world: Path, tmp_path: Path, capsy
     assert not (tmp_path / "s.jsonl").exists()  # it is told before there is any work
 
 
-def test_two_processes_ask_a_truth_as_one_does(world: Path, tmp_path: Path) -> None:
+def test_two_processes_ask_a_truth_as_one_does(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That processes gather what threads do here is seen in `test_two_processes_write_what_one_writes`."""
     assert main(known(world, "--samples", "14", "--save", tmp_path / "one.jsonl")) == 0
-    done = launched(known(world, "--samples", "14", "--save", tmp_path / "two.jsonl"), tmp_path)
-    assert done.stdout.count("truth entropy") == 1
+    capsys.readouterr()
+    two = Threads(2)
+    monkeypatch.setattr(text, "Together", two)
+    assert two.run(lambda: main(known(world, "--samples", "14", "--save", tmp_path / "two.jsonl"))) == [0, 0]
+    assert capsys.readouterr().out.count("truth entropy") == 1  # one process prints
     for ending in (".jsonl", ".truth.jsonl"):
         rows = [lines(tmp_path / f"{name}{ending}") for name in ("one", "two")]
         assert [row["tokens"] for row in rows[0]] == [row["tokens"] for row in rows[1]]

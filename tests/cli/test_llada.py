@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from launching import ROOT, configuration, in_two_processes
 from safetensors.torch import load_file
 from test_llama import both_ways
 from test_published import DREAM, as_dream, llada, published
@@ -236,22 +235,43 @@ def test_what_learns_is_as_large_as_the_paper_says() -> None:
 # ── several processes ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def in_two_processes(way: str, words: list[str]) -> str:
-    """Launched with a configuration that comes with the package."""
-    launch = ["-m", "accelerate.commands.launch", "--config_file", str(configuration(way)), "--num_processes", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(prism.__file__).parents[1])}
-    environment["ONEDNN_MAX_CPU_ISA"] = "AVX2"  # see `plain_products`
-    command = [sys.executable, *launch, "-m", "prism", *words]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
-
-
 EXACT = ["--lora_dropout", "0", "--precision", "fp32", "--base", "float32", "--accumulate", "2"]
+CLIPPED = ["--steps", "2", "--clip", "0.1", *EXACT]
 
 
-def configuration(way: str) -> Path:
-    return Path(prism.__file__).parent / "recipes" / "accelerate" / f"{way}.yaml"
+def recipe(folder: Path, output: Path) -> list[str]:
+    """The recipe as it is: LoRA and head in float32 beside what is frozen in bfloat16, blocks computed anew."""
+    return [*finetune(folder, output, "--steps", "4", "--checkpoint_every", "2"), "--accumulate", "1"]
+
+
+@pytest.fixture(scope="module")
+def together(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """What two processes make in one launch with a configuration that comes with the package, in a folder: under its name
+    what a single process must agree with; `run`, resumed after it was killed; and `before`, the adapter it would have made."""
+
+    @functools.cache
+    def made(way: str) -> Path:
+        path = tmp_path_factory.mktemp(way)
+        words, run = recipe(folder, path / "run"), path / "run"
+        steps = [
+            {"words": finetune(folder, path / way, *CLIPPED)},
+            {"words": words},
+            {"move": [str(run / "corrector"), str(path / "before")]},
+            {"move": [str(run / "training" / "checkpoints" / "step-00000004")]},  # as if killed before it
+            {"words": [*words, "--resume", "true"]},
+        ]
+        if way == "fsdp2":  # without sharding it is the other way
+            alike = {"words": finetune(folder, path / "ddp", *CLIPPED), "environment": {"ACCELERATE_USE_FSDP": "false"}}
+            steps.append(alike)
+        (path / "steps.json").write_text(json.dumps(steps))
+        environment = {"ONEDNN_MAX_CPU_ISA": "AVX2"}  # see `plain_products`
+        script = [str(ROOT / "tests" / "commands_script.py"), str(path / "steps.json")]
+        said = in_two_processes(configuration(way), script, **environment)
+        assert said.count("34 sequences") == sum("words" in step for step in steps)  # one of them speaks
+        assert ("deepspeed_shm_comm_op built" in said) == (way == "deepspeed")  # what its engine says on CPUs
+        return path
+
+    return made
 
 
 needs_deepspeed = pytest.mark.skipif(
@@ -261,22 +281,27 @@ needs_deepspeed = pytest.mark.skipif(
 zero = pytest.param("deepspeed", marks=needs_deepspeed)
 
 
+@pytest.fixture(scope="module")
+def alone(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a single process makes."""
+    path = tmp_path_factory.mktemp("alone") / "one"
+    with torch.backends.mkldnn.flags(enabled=False):  # see `plain_products`
+        assert main(finetune(folder, path, *CLIPPED)) == 0
+    return path
+
+
 @pytest.mark.parametrize("way", ["ddp", "fsdp2", zero])
-def test_two_processes_agree_with_one(folder: Path, tmp_path: Path, way: str) -> None:
+def test_two_processes_agree_with_one(alone: Path, together: Callable[[str], Path], way: str) -> None:
     """Without dropout, which each process draws for itself."""
-    exact = ["--steps", "2", "--clip", "0.1", *EXACT]
-    said = in_two_processes(way, finetune(folder, tmp_path / "two", *exact))
-    assert said.count("34 sequences") == 1  # one of them speaks
-    assert ("deepspeed_shm_comm_op built" in said) == (way == "deepspeed")  # what its engine says on CPUs
-    assert main(finetune(folder, tmp_path / "one", *exact)) == 0
-    one, two = (load_file(tmp_path / run / "corrector" / "adapter_model.safetensors") for run in ("one", "two"))
+    runs = alone, together("fsdp2" if way == "ddp" else way) / way
+    one, two = (load_file(run / "corrector" / "adapter_model.safetensors") for run in runs)
     torch.testing.assert_close(two, one, atol=1e-5, rtol=1e-3)
-    logs = [(tmp_path / run / "training" / "log.jsonl").read_text().splitlines() for run in ("one", "two")]
+    logs = [(run / "training" / "log.jsonl").read_text().splitlines() for run in runs]
     one, two = ([json.loads(line).get("gradient_norm", 0.0) for line in lines] for lines in logs)
     assert two == pytest.approx(one, rel=1e-3)
     assert max(one) > 0.1  # else nothing was clipped
     last = Path("training", "checkpoints", "step-00000002", "moments.safetensors")
-    one, two = (load_file(tmp_path / run / last) for run in ("one", "two"))  # Adam's steps hide how long a gradient was
+    one, two = (load_file(run / last) for run in runs)  # Adam's steps hide how long a gradient was
     torch.testing.assert_close(two, one, atol=1e-7, rtol=1e-2)
 
 
@@ -284,7 +309,7 @@ def test_two_processes_agree_with_one(folder: Path, tmp_path: Path, way: str) ->
 def test_one_process_goes_on_with_what_two_under_deepspeed_left(folder: Path, tmp_path: Path) -> None:
     """A checkpoint does not tell who shared the moments: its weights, its average and they are whole."""
     words = [*finetune(folder, tmp_path / "run", "--steps", "4", "--checkpoint_every", "2"), *EXACT]
-    in_two_processes("deepspeed", words)
+    in_two_processes(configuration("deepspeed"), ["-m", "prism", *words], ONEDNN_MAX_CPU_ISA="AVX2")
     adapter, checkpoints = (tmp_path / "run" / name for name in ("corrector", "training/checkpoints"))
     before = load_file(adapter / "adapter_model.safetensors")
     shutil.rmtree(adapter)
@@ -294,18 +319,12 @@ def test_one_process_goes_on_with_what_two_under_deepspeed_left(folder: Path, tm
 
 
 @pytest.mark.parametrize("way", ["fsdp2", zero])
-def test_two_processes_share_a_bfloat16_base_and_resume(folder: Path, tmp_path: Path, way: str) -> None:
-    """The recipe as it is: LoRA and head in float32 beside what is frozen in bfloat16, blocks computed anew."""
-    words = [*finetune(folder, tmp_path / "run", "--steps", "4", "--checkpoint_every", "2"), "--accumulate", "1"]
-    in_two_processes(way, words)
-    adapter, checkpoints = (tmp_path / "run" / name for name in ("corrector", "training/checkpoints"))
-    before = load_file(adapter / "adapter_model.safetensors")
+def test_two_processes_share_a_bfloat16_base_and_resume(together: Callable[[str], Path], way: str) -> None:
+    path = together(way)
+    before, after = (load_file(path / run / "adapter_model.safetensors") for run in ("before", "run/corrector"))
     assert {weight.dtype for weight in before.values()} == {torch.float32}
-    shutil.rmtree(adapter)
-    shutil.rmtree(checkpoints / "step-00000004")  # as if killed before it
-    in_two_processes(way, [*words, "--resume", "true"])
-    torch.testing.assert_close(load_file(adapter / "adapter_model.safetensors"), before, atol=0, rtol=0)
-    assert isinstance(prism.load_model(tmp_path / "run"), prism.PrismModel)
+    torch.testing.assert_close(after, before, atol=0, rtol=0)
+    assert isinstance(prism.load_model(path / "run"), prism.PrismModel)
 
 
 # ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────────────

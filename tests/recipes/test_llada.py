@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from launching import ROOT, Share, configuration, in_two_processes
 from test_llama import both_ways
 from test_published import llada
 from texts import chat_tokenizer, write_conversations
 
-import prism
 from prism.cli import main
 from prism.cli.code import EvaluateCode
 from prism.cli.parser import parse
@@ -34,7 +31,6 @@ from prism.sampling.remask import Anywhere, Centred, LowConfidence, LowQuality
 
 TINY, PAPER = SCALES["tiny"], SCALES["paper"]
 MASK = 5
-ROOT = Path(__file__).resolve().parents[2]
 HUMANEVAL = {
     "prompt": 'def double(x):\n    """Twice x."""\n',
     "entry_point": "double",
@@ -78,13 +74,6 @@ def words(path: Path, *others: str) -> list[str]:
         "--results": path / "results",
     }
     return ["reproduce", "llada", *(str(word) for pair in given.items() for word in pair), *others]
-
-
-class Share(Together):
-    """One of several processes, without the others."""
-
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
 
 
 def study(scale: Scale, path: Path = Path("here"), together: Together | None = None, **others: Any) -> LladaStudy:
@@ -376,14 +365,9 @@ def test_every_run_falls_to_one_process(tmp_path: Path) -> None:
 @isolated
 def test_two_processes_tune_together_and_share_the_writing(root: Path, tmp_path: Path) -> None:
     """The same figures as one process, whoever wrote them."""
-    configuration = Path(prism.__file__).parent / "recipes" / "accelerate" / "ddp.yaml"
-    launch = ["-m", "accelerate.commands.launch", "--config_file", str(configuration), "--num_processes", "2"]
     where = ["--output", str(tmp_path / "models"), "--results", str(tmp_path / "results")]
-    command = [sys.executable, *launch, "-m", "prism", *words(root, *where, "--only", "mbpp_16,tuning")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.count("| MBPP | 16 | PRISM |") == 1  # one of them speaks
+    said = in_two_processes(configuration("ddp"), ["-m", "prism", *words(root, *where, "--only", "mbpp_16,tuning")])
+    assert said.count("| MBPP | 16 | PRISM |") == 1  # one of them speaks
     one, two = (json.loads((path / "results" / "mbpp_16.json").read_text())["rows"] for path in (root, tmp_path))
     assert [row["method"] for row in one] == [row["method"] for row in two]
     runs = {

@@ -7,12 +7,13 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from stand_ins import nearness
 from texts import essays, write_letters, write_lines, write_tokenizer
 from tiny_models import HEADS, dit, write_mdlm
 
@@ -21,7 +22,7 @@ from prism.cli.parser import parse
 from prism.cli.reproduce import ReproduceOwt, _beside_the_papers
 from prism.cli.tokenize import Tokenize
 from prism.data.text import end_of_text, load_tokenizer, vocabulary_size
-from prism.evaluation.mauve import Clustering, require_mauve
+from prism.evaluation.mauve import require_mauve
 from prism.models.attach import PrismModel, attach
 from prism.models.heads import BlockConfig
 from prism.models.hub import load_model, save_model
@@ -55,14 +56,8 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
         patch.setattr("prism.cli.reproduce.require_mauve", lambda otherwise: None)
-        patch.setattr("prism.evaluation.mauve.clustering", _nearness)
+        patch.setattr("prism.evaluation.mauve.clustering", partial(nearness, shape=(TINY.samples, 16)))
         yield root
-
-
-def _nearness(written: np.ndarray, generated: np.ndarray, seed: int) -> Clustering:
-    """In place of mauve-text's, which need not be installed."""
-    assert written.shape == generated.shape == (TINY.samples, 16)
-    return Clustering(float(np.exp(-np.abs(written.mean(0) - generated.mean(0)).sum())), 0.0, 1)
 
 
 def reproduce(*more: str | Path) -> int:

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from stand_ins import tiny_truth
+from stand_ins import nearness, tiny_truth
 
 from prism.data.writing import Numbers
-from prism.evaluation.mauve import Clustering
 from prism.recipes.reproduce.frontier import reached, told
 from prism.recipes.reproduce.report import pick
 from prism.recipes.reproduce.stories import SCALES, VARIANTS, StoriesStudy
@@ -51,16 +50,16 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoriesStudy]:
         patch.setattr("prism.recipes.reproduce.stories_results.NUCLEI", (0.9,))
         patch.setattr("prism.recipes.reproduce.stories_results.TIMES", (2.56,))
         patch.setattr("prism.recipes.reproduce.stories_results.require_mauve", lambda: None)
-        patch.setattr("prism.evaluation.mauve.clustering", _nearness)
+        patch.setattr("prism.evaluation.mauve.clustering", nearness)
         for name, make in results_of(study).items():
             study.workshop.result(name, lambda make=make: make(study))  # type: ignore[misc]
         yield study
 
 
-def _nearness(written: np.ndarray, generated: np.ndarray, seed: int) -> Clustering:
-    """In place of mauve-text's, which need not be installed."""
-    assert written.shape == generated.shape
-    return Clustering(float(np.exp(-np.abs(written.mean(0) - generated.mean(0)).sum())), 0.0, 1)
+@pytest.fixture(scope="module")
+def page(study: StoriesStudy) -> str:
+    """Of all results; its figures and samples.md stand beside it."""
+    return write_report(study.workshop.results).read_text()
 
 
 def _result(study: StoriesStudy, name: str) -> dict[str, Any]:
@@ -77,24 +76,22 @@ def test_every_method_is_tried_at_every_strength(study: StoriesStudy) -> None:
         assert all(row["nfe"] == steps for row in tuned if row["method"] in ("vanilla", "prism", "p2-self"))
 
 
-def test_a_head_that_learnt_with_s_at_random_is_tried_at_every_strength(study: StoriesStudy) -> None:
+def test_a_head_that_learnt_with_s_at_random_is_tried_at_every_strength(study: StoriesStudy, page: str) -> None:
     found = _result(study, "heads")
     ours = [row for steps in MICRO.steps[:2] for row in _result(study, f"sweep_{steps}")["rows"]]
     settings = [row["sampling"] for row in ours if row["method"] == "prism"]
     assert [row["sampling"] for row in found["rows"]] == settings
     assert {row["weights"] for row in found["rows"]} == set(found["models"]) == {"S-at-random"}
-    page = write_report(study.workshop.results).read_text()
     assert "| prism (S-at-random) |" in page
     assert "S-at-random: " in page
 
 
-def test_the_likelihood_loss_is_tried_at_both_lengths_and_told_beside_prism(study: StoriesStudy) -> None:
+def test_the_likelihood_loss_is_tried_at_both_lengths_and_told_beside_prism(study: StoriesStudy, page: str) -> None:
     rows = _result(study, "likelihood")["rows"]
     for weights in ("likelihood", "likelihood-twice"):
         for method in ("prism-likelihood", "prism-entropy"):
             steps = [row["steps"] for row in rows if (row["weights"], row["method"]) == (weights, method)]
             assert sorted(steps) == sorted(MICRO.steps)  # one nucleus is tried here
-    page = write_report(study.workshop.results).read_text()
     assert "| prism-likelihood (likelihood-twice) |" in page
 
 
@@ -148,20 +145,19 @@ def test_remask_budgets_are_made_equal(study: StoriesStudy) -> None:
     assert remasks["p2-self"] == pytest.approx(result["target"])
 
 
-def test_an_order_of_commitment_is_told_apart(study: StoriesStudy) -> None:
+def test_an_order_of_commitment_is_told_apart(study: StoriesStudy, page: str) -> None:
     rows = _result(study, "ordered")["rows"]
     assert len({row["name"] for row in rows}) == len(rows)
     assert {row["method"] for row in rows if "order" not in row["sampling"]} == {"p2-joint"}  # which has no other
     assert not {row["name"] for row in rows} & {row["name"] for row in _result(study, "sweep_3")["rows"]}
-    assert "by confidence" in write_report(study.workshop.results).read_text()
+    assert "by confidence" in page
 
 
-def test_knowledge_is_told_by_time(study: StoriesStudy) -> None:
+def test_knowledge_is_told_by_time(study: StoriesStudy, page: str) -> None:
     result = _result(study, "knowledge")
     run = result["runs"]["vanilla"]
     assert run["tokens"] == sum(sum(curve["count"]) for curve in run["by_fifth_filled"])
     assert set(result["detection"]["auroc"]) == {"quality", "own", "likelihood"}
-    page = write_report(study.workshop.results).read_text()
     for name, some in result["runs"].items():
         fifths = ", ".join(f"{curve['ece']:.3f}" for curve in some["by_fifth_filled"])
         assert f"| {name} | {some['against_likelihood']['ece']:.3f} | {fifths} | {some['tokens']} |" in page
@@ -177,8 +173,7 @@ def test_mauve_is_told_of_every_run(study: StoriesStudy) -> None:
     assert {row["name"] for row in _result(study, "sweep_3")["rows"]} <= told
 
 
-def test_the_report_shows_what_was_measured(study: StoriesStudy) -> None:
-    page = write_report(study.workshop.results).read_text()
+def test_the_report_shows_what_was_measured(study: StoriesStudy, page: str) -> None:
     for figure in ("steps.svg", "frontier.svg", "knowledge.svg"):
         assert (study.workshop.results / figure).is_file()
     for heading in (
@@ -197,11 +192,10 @@ def test_the_report_shows_what_was_measured(study: StoriesStudy) -> None:
     assert rules[1:] == ["S by confidence", "S at random"]
 
 
-def test_other_ways_stand_beside_the_first_at_their_own_entropy(study: StoriesStudy) -> None:
+def test_other_ways_stand_beside_the_first_at_their_own_entropy(study: StoriesStudy, page: str) -> None:
     rows = _result(study, "ablations")["rows"]
     row = pick(rows, weights="variant-block-head", method="prism", steps=3)[0]
     main = reached(pick(rows, weights="variant-S-at-random", method="prism", steps=3), row["entropy"])
-    page = write_report(study.workshop.results).read_text()
     line = next(line for line in page.splitlines() if line.startswith("| block-head | 3 | prism |"))
     assert line.endswith(f"| {row['nll']:.3f} | {told(main)} |")
 
@@ -223,8 +217,7 @@ def test_the_other_ways_that_are_named_are_those_that_are_there(study: StoriesSt
     assert "variant-as-published" in study.variant("as published").parts  # the name it is told by
 
 
-def test_more_steps_are_tabled_with_their_head_and_backbone(study: StoriesStudy) -> None:
-    page = write_report(study.workshop.results).read_text()
+def test_more_steps_are_tabled_with_their_head_and_backbone(study: StoriesStudy, page: str) -> None:
     lines = page.partition("A backbone is named")[2].partition("\n## ")[0].splitlines()
     lines = [line for line in lines if line.startswith("| 6 |")]
     rows = [*_result(study, "methods_6")["rows"], *pick(_result(study, "likelihood")["rows"], steps=6)]
@@ -276,8 +269,8 @@ def test_the_page_tells_of_its_files(study: StoriesStudy, tmp_path: Path) -> Non
     assert "provenance.json" not in last  # which is no run's
 
 
-def test_results_of_another_training_say_so(study: StoriesStudy, tmp_path: Path) -> None:
-    assert "another training" not in write_report(study.workshop.results).read_text()
+def test_results_of_another_training_say_so(study: StoriesStudy, page: str, tmp_path: Path) -> None:
+    assert "another training" not in page
     shutil.copytree(study.workshop.results, tmp_path / "results")
     for name in ("ablations", "methods_6", "likelihood"):
         result = _result(study, name)
@@ -289,13 +282,13 @@ def test_results_of_another_training_say_so(study: StoriesStudy, tmp_path: Path)
     assert "the likelihood loss: Measured on another" in page
 
 
+@pytest.mark.usefixtures("page")
 def test_texts_to_read_are_those_that_were_judged(study: StoriesStudy) -> None:
     told = _result(study, "texts")
     row = _result(study, "sweep_3")["rows"][0]
     run = study.write(study.load(study.tuned()), Sampling(**row["sampling"]))
     assert told["runs"][row["name"]] == list(map(Numbers(13).text, run.tokens.tolist()))
     assert told["truth"] == list(map(Numbers(13).text, study.own().tokens[:3].tolist()))
-    write_report(study.workshop.results)
     assert told["truth"][0].split()[0] == str(study.truth.start)
     assert told["truth"][0][:20] in (study.workshop.results / "samples.md").read_text()
 

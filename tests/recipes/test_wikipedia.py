@@ -7,12 +7,13 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from stand_ins import nearness
 from test_llama import theirs
 from texts import essays, write_letters, write_lines, write_tokenizer
 
@@ -21,7 +22,6 @@ from prism.cli.parser import parse
 from prism.cli.reproduce import ReproduceWikipedia
 from prism.cli.tokenize import Tokenize
 from prism.data.text import end_of_text, load_tokenizer, vocabulary_size
-from prism.evaluation.mauve import Clustering
 from prism.models.attach import PrismModel
 from prism.models.dit import DiT
 from prism.models.hub import load_backbone, load_model, save_backbone
@@ -73,14 +73,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setattr("prism.recipes.reproduce.wikipedia_results.TIMES", (1.28, 2.56))
         patch.setattr("prism.cli.reproduce.require_mauve", lambda otherwise: None)
         patch.setattr("prism.recipes.reproduce.wikipedia_results.require_mauve", lambda: None)
-        patch.setattr("prism.evaluation.mauve.clustering", _nearness)
+        patch.setattr("prism.evaluation.mauve.clustering", partial(nearness, shape=(TINY.samples, 16)))
         yield path
-
-
-def _nearness(written: np.ndarray, generated: np.ndarray, seed: int) -> Clustering:
-    """In place of mauve-text's, which need not be installed."""
-    assert written.shape == generated.shape == (TINY.samples, 16)
-    return Clustering(float(np.exp(-np.abs(written.mean(0) - generated.mean(0)).sum())), 0.0, 1)
 
 
 @pytest.fixture(scope="module")

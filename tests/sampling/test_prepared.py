@@ -42,7 +42,11 @@ def built(method: Method) -> prism.Policy:
     return method.build(prism.Settings(amount=prism.Fixed(2)))
 
 
-POLICIES = {method.name: built(method) for method in METHODS}
+POLICIES: dict[str, prism.Policy] = {}
+for one in METHODS:  # some names stand for equal policies, and differ in the model they are for
+    if built(one) not in POLICIES.values():
+        POLICIES[one.name] = built(one)
+NAMES = list(POLICIES)
 POLICIES["prism, sure"] = prism.Pair(prism.CountedAndSure(prism.Margin(), 0.3), prism.LowQuality(prism.Fixed(2)))
 
 
@@ -100,7 +104,7 @@ def test_ranks_by_counting_are_ranks_by_sorting() -> None:
 
 
 def test_blocks_and_results_that_stay() -> None:
-    denoiser, policy = model(), built(next(m for m in METHODS if m.name == "prism"))
+    denoiser, policy = model(), POLICIES["prism"]
     prepared = Prepared(denoiser, policy, steps=6, block=4)
     first = prepared(puzzle(2, 0), Noise.rows(0, 2))
     kept = first.tokens.clone()
@@ -112,7 +116,7 @@ def test_blocks_and_results_that_stay() -> None:
 def test_every_step_is_one_graph() -> None:
     """Nothing in it waits for the device or escapes to Python: what a CUDA graph needs, and compiling too. (In a process of its
     own, because the shape checks that tests run under are more Python than a compiler likes.)"""
-    assert alone("trace") == [method.name for method in METHODS]
+    assert alone("trace") == NAMES
 
 
 def test_a_compiled_sampler_is_the_loop() -> None:
@@ -127,17 +131,16 @@ def alone(what: str) -> list[str]:
 
 
 def compile_two_samplers() -> None:
-    for method in METHODS:
-        if method.name in ("vanilla", "prism"):
-            denoiser, policy, state, noise = model(), built(method), puzzle(3, 0), Noise.rows(5, 3)
-            found = Prepared(denoiser, policy, steps=4, compiled=True)(state, noise)
-            assert torch.equal(found.tokens, generate(denoiser, state, policy, steps=4, noise=noise).tokens)
-            print(method.name)
+    for name in ("vanilla", "prism"):
+        denoiser, policy, state, noise = model(), POLICIES[name], puzzle(3, 0), Noise.rows(5, 3)
+        found = Prepared(denoiser, policy, steps=4, compiled=True)(state, noise)
+        assert torch.equal(found.tokens, generate(denoiser, state, policy, steps=4, noise=noise).tokens)
+        print(name)
 
 
 def compile_every_step() -> None:
-    for method in METHODS:
-        denoiser, policy, noise, state = model(SMALL_VOCABULARY + 44), built(method), Noise.rows(0, 2), puzzle(2, 0)
+    for name in NAMES:
+        denoiser, policy, noise, state = model(SMALL_VOCABULARY + 44), POLICIES[name], Noise.rows(0, 2), puzzle(2, 0)
         plan, before = Plan.of(state, policy, 6, policy.schedule, None), Progress.before(state)
 
         def step(*given: Any) -> torch.Tensor:
@@ -146,8 +149,8 @@ def compile_every_step() -> None:
         torch.compiler.reset()
         given = (denoiser, policy, plan, noise, Draw(nucleus=0.9), before, 2 * LENGTH - 1)
         found = torch.compile(step, fullgraph=True, dynamic=False, backend="eager")(*given)
-        assert torch.equal(found, step(*given)), method.name
-        print(method.name)
+        assert torch.equal(found, step(*given)), name
+        print(name)
 
 
 if __name__ == "__main__":
