@@ -117,10 +117,11 @@ class Workshop:
 
     def begin(self, description: Mapping[str, Any]) -> None:
         """What is in the folder must have been made with the same settings; as long as nothing was made, say after a
-        mistyped name, others may be given. Results must be of these models and no others."""
+        mistyped name, others may be given. Results in a folder of their own must be of these models and no others."""
         path, settings = self.models / "settings.json", plain(dict(description))
         made = any(other.is_file() and other != path for other in self.models.rglob("*"))
-        if not path.is_file() and any(self.results.glob("*.json")):
+        elsewhere = self.models not in self.results.parents
+        if elsewhere and not path.is_file() and any(self.results.glob("*.json")):
             raise ValueError(
                 f"{self.results} holds results of models that are not in {self.models}; name the --output they were made "
                 "with, or another --results."
