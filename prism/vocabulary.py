@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 LOGITS_AT_ONCE = 1 << 26  # in float32: 256 MiB
+LOGITS_IN_CACHE = 1 << 20  # 4 MiB: they are read several times over, and a CPU would wait for memory each time
 ROUND = 64
 """Rows of a vocabulary come in multiples of this."""
 _HAS_TRITON = find_spec("triton") is not None
@@ -96,7 +97,8 @@ class _Through(torch.autograd.Function):
 
 
 def _chunks(weight: Float[Tensor, "v d"], *tensors: Tensor) -> Any:
-    return zip(*(tensor.split(max(1, LOGITS_AT_ONCE // len(weight))) for tensor in tensors), strict=True)
+    most = min(LOGITS_AT_ONCE, LOGITS_IN_CACHE) if weight.device.type == "cpu" else LOGITS_AT_ONCE
+    return zip(*(tensor.split(max(1, most // len(weight))) for tensor in tensors), strict=True)
 
 
 def _as(slope: Tensor | None, like: Tensor) -> Tensor | None:
@@ -122,8 +124,8 @@ def _differentiate(
         from prism.vocabulary_kernel import differentiate
 
         return differentiate(logits, tokens, normalisers, gradient)
-    slope = -(logits - normalisers[:, None]).exp() * gradient[:, None]
-    logits.copy_(slope.scatter_add(1, tokens[:, None], gradient[:, None].to(slope.dtype)))
+    slope = (logits - normalisers[:, None]).exp_().mul_(-gradient[:, None])
+    logits.copy_(slope.scatter_add_(1, tokens[:, None], gradient[:, None].to(slope.dtype)))
     return None
 
 

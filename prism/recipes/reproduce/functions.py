@@ -114,9 +114,9 @@ SCALES: dict[str, Scale] = {
         loss=PrismLoss(k=8, ys=4, regulariser=0.0, order=TopProbability(), draw=Draw(nucleus=0.9)),
     ),
     "small": Scale(  # 4M parameters; functions in a vocabulary of their own, of about 4,096 tokens
-        pretraining=_on_two_cores(250, lr=1e-3, muon_lr=3e-3, warmup=50),
-        conditioning=_on_two_cores(1_700, lr=1e-3, muon_lr=3e-3, warmup=50),
-        finetuning=_on_two_cores(250, lr=1e-3, warmup=30),
+        pretraining=_on_two_cores(500, lr=1e-3, muon_lr=3e-3, warmup=50),
+        conditioning=_on_two_cores(3_500, lr=1e-3, muon_lr=3e-3, warmup=50),
+        finetuning=_on_two_cores(600, lr=1e-3, warmup=30),
         hidden_size=192,
         layers=6,
         heads=3,
