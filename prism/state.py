@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from prism.vocabulary import LOGITS_AT_ONCE, entropy_in, entropy_of, log_probability_in, log_probability_through
+from prism.vocabulary import entropy_in, entropy_of, log_probability_in, log_probability_through, rows_at_once
 
 Tokens = Int[Tensor, "b l"]
 Mask = Bool[Tensor, "b l"]
@@ -163,7 +163,7 @@ class Reading:
     def each(self, ask: Callable[..., Answer], *others: Shaped[Tensor, " n"]) -> Answer:
         """`ask(logits, *others)` of some rows at a time, put together again; the logits are raw, -inf where forbidden."""
         answer = partial(_answered, self._logits, ask)
-        at_once = len(self.rows) if self._vocabulary is None else max(1, LOGITS_AT_ONCE // self._vocabulary)
+        at_once = len(self.rows) if self._vocabulary is None else rows_at_once(self._vocabulary, self.rows.device)
         if len(self.rows) <= at_once:
             return answer(self.rows, *others)
         answers: Any = [

@@ -23,6 +23,12 @@ ROUND = 64
 _HAS_TRITON = find_spec("triton") is not None
 
 
+def rows_at_once(vocabulary: int, device: torch.device) -> int:
+    """Of how many rows to make the logits before they are let go."""
+    most = min(LOGITS_AT_ONCE, LOGITS_IN_CACHE) if device.type == "cpu" else LOGITS_AT_ONCE
+    return max(1, most // vocabulary)
+
+
 def log_probability_through(
     rows: Float[Tensor, "n d"],
     weight: Float[Tensor, "v d"],
@@ -97,8 +103,7 @@ class _Through(torch.autograd.Function):
 
 
 def _chunks(weight: Float[Tensor, "v d"], *tensors: Tensor) -> Any:
-    most = min(LOGITS_AT_ONCE, LOGITS_IN_CACHE) if weight.device.type == "cpu" else LOGITS_AT_ONCE
-    return zip(*(tensor.split(max(1, most // len(weight))) for tensor in tensors), strict=True)
+    return zip(*(tensor.split(rows_at_once(len(weight), weight.device)) for tensor in tensors), strict=True)
 
 
 def _as(slope: Tensor | None, like: Tensor) -> Tensor | None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import prism.state as state_module
+import prism.vocabulary
 from prism.state import SMALL_VOCABULARY, Draft, Edit, Prediction, start
 
 
@@ -86,7 +86,7 @@ def test_chunks_change_nothing_and_learn_the_same(monkeypatch: pytest.MonkeyPatc
     tokens, where = torch.randint(300, (2, 5)), torch.rand(2, 5) < 0.7
     found = []
     for at_once in (1 << 20, 600):
-        monkeypatch.setattr(state_module, "LOGITS_AT_ONCE", at_once)
+        monkeypatch.setattr(prism.vocabulary, "LOGITS_AT_ONCE", at_once)
         hidden = torch.linspace(-1, 1, 80, dtype=torch.float64).view(2, 5, 8).requires_grad_()
         sizes: list[int] = []
 

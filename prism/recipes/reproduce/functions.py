@@ -46,7 +46,7 @@ from prism.recipes.reproduce.workshop import Model, Workshop, on_cpu, on_gpu, to
 from prism.recipes.sampling import Sampling
 from prism.sampling.draw import Draw
 from prism.sampling.order import RandomOrder, TopProbability
-from prism.training import Optimisation
+from prism.training import Optimisation, Precision
 
 TEST_SEED = 2026
 
@@ -303,7 +303,7 @@ class FunctionsStudy:
         )
 
     def load(self, path: Path) -> Any:
-        return to_sample(path, self.device)
+        return to_sample(path, self.device, half=self.scale.finetuning.precision is Precision.BF16)
 
     def write(self, writer: Path, *samplings: Sampling, lens: Lens = NOTHING) -> list[FunctionsRun]:
         """The bodies of all test functions by the model of that folder, in every way that is asked for. One way is judged while

@@ -55,11 +55,12 @@ def on_cpu(steps: int, batch: int, **settings: Any) -> Optimisation:
 
 
 @lru_cache(maxsize=3)  # a judge, and two models it judges for
-def to_sample(path: Path, device: torch.device, *, compiled: bool = True) -> Any:
-    """A workshop's model to sample from: on a GPU in bfloat16, as it was trained, and compiled unless many shapes will be asked
-    of it."""
+def to_sample(path: Path, device: torch.device, *, compiled: bool = True, half: bool | None = None) -> Any:
+    """A workshop's model to sample from, in bfloat16 if it was trained so (`half`; left out, on a GPU). On a GPU it is
+    compiled, unless many shapes will be asked of it."""
     on_gpu = device.type == "cuda"
-    model = for_sampling(load_model(path, device=device), torch.bfloat16 if on_gpu else torch.float32)
+    half = on_gpu if half is None else half
+    model = for_sampling(load_model(path, device=device), torch.bfloat16 if half else torch.float32)
     if on_gpu and compiled:
         torch.compiler.reset()  # or the eighth model would be refused and run uncompiled
         (model.backbone if isinstance(model, PrismModel) else model).compile(dynamic=False)
