@@ -175,7 +175,10 @@ def _found(root: Path, result: str) -> list[dict[str, Any]]:
 def test_tasks_are_run(root: Path) -> None:
     rows = _found(root, "solved_tasks.jsonl")
     assert [row["method"] for row in rows] == [name_of(c) for c in contenders(_there(root))]
-    assert {(row["tasks_of"], row["tasks"], row["pass@1"]) for row in rows} == {("tasks.jsonl", 2, 0.0)}
+    assert {(row["tasks_of"], row["tasks"], row["asked"], row["pass@1"]) for row in rows} == {
+        ("tasks.jsonl", 2, 1, 0.0)
+    }
+    assert "| 1 of 2 |" in (root / "results" / "README.md").read_text()
     assert all(row["nfe"] <= TINY.solving_steps[0] for row in rows)
 
 

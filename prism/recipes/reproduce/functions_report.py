@@ -264,16 +264,18 @@ def _solved(found: dict[str, Result], results: Path) -> str:
             row["tasks_of"],
             row["steps"],
             row["method"],
+            f"{row['asked']} of {row['tasks']}",
             share(row, "pass@1"),
             row["syntax_errors"],
             row["undefined_names"],
         ]
         for row in rows
     ]
-    headings = ["tasks of", "steps", "method", "solved %", "syntax errors", "with undefined names"]
+    headings = ["tasks of", "steps", "method", "asked", "solved %", "syntax errors", "with undefined names"]
     about = (
         "Signature and docstring are given; MBPP's words stand as the docstring of the published solution's signature. Masks "
-        "are committed by confidence. Programs were run in a sandbox, one for each task."
+        "are committed by confidence. Programs were run in a sandbox, one for each task. A task whose prompt is longer than "
+        "the model reads is not asked, and not solved."
     )
     return f"## Tasks solved\n\n{about}\n\n{table(headings, lines)}"
 

@@ -188,7 +188,7 @@ def solved(name: str) -> Callable[[FunctionsStudy], dict[str, Any]]:
             for contender in contenders(study):
                 sampling = replace(contender, order="confidence", steps=steps)
                 run, cost = study.solve(name, path, sampling)
-                row = {"tasks_of": name, "method": name_of(sampling), "steps": steps}
+                row = {"tasks_of": name, "method": name_of(sampling), "steps": steps, "asked": len(cost.forwards)}
                 rows.append({**row, **run.summary(), **cost.summary()})
                 study.workshop.tell(f"  {name}, {row['method']}: {100 * run.pass_at(1).value:.1f} % solved")
         return {"rows": rows, "digest": _digest(study.tasks[name]), "record": _record(clock, study, path)}
