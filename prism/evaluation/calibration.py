@@ -5,20 +5,22 @@ f^i(x^i | x ⊕ m_i), and, where there is one, the truth (PRISM, Section 4.4 and
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from prism.losses.masking import Batch
 from prism.losses.prism import PrismLoss
+from prism.models.attach import PrismModel
+from prism.models.backbone import Backbone, Facts
 from prism.noise import Noise, Purpose
 from prism.sampling.loop import Denoiser
 from prism.sampling.policy import lowest
-from prism.state import Mask, Scores, State, Step, Tokens, start
+from prism.state import Mask, Prediction, Scores, State, Step, Tokens, start
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,44 @@ def hidden_likelihood(model: Denoiser, state: State, chosen: Mask, batch: int = 
         here = torch.zeros_like(hidden, dtype=torch.bool).scatter(1, column[:, None], True)
         attend = None if state.attend is None else state.attend[row]
         out.append(model.predict(hidden, attend).log_probabilities(here).gather(1, own)[:, 0].exp())
-    return torch.cat(out)
+    return torch.cat(out) if out else torch.zeros(0, device=state.tokens.device)
+
+
+class Asked(nn.Module):
+    """A model whose quality is what a head learns to tell: f^i(x^i | x ⊕ m_i) itself, asked with a forward pass a token. Far
+    too slow to use, it shows how much a better head could gain.
+
+    A prediction counts as one forward pass and one for each of a row's `length` tokens, though only committed ones are asked
+    about, and of those only the ones the loop looks at.
+    """
+
+    def __init__(self, model: Backbone | PrismModel, length: int, batch: int = 512) -> None:
+        super().__init__()
+        self.model, self.forwards, self.batch = model, 1 + length, batch
+        self._window: Mask | None = None
+
+    @property
+    def facts(self) -> Facts:
+        return self.model.facts
+
+    def predict(self, tokens: Tokens, attend: Mask | None = None) -> Prediction:
+        return self._predict(tokens, attend, torch.ones_like(tokens, dtype=torch.bool))
+
+    def predict_window(self, tokens: Tokens, attend: Mask | None, window: Mask) -> Prediction:
+        before, self._window = self._window, window
+        is_known = before is not None and before.shape == window.shape and not bool((window & ~before).any())
+        return self._predict(tokens, attend, window) if is_known else self.predict(tokens, attend)
+
+    def _predict(self, tokens: Tokens, attend: Mask | None, where: Mask) -> Prediction:
+        state = replace(start(tokens, self.facts.mask_id), attend=attend)
+        chosen = where & (tokens != state.mask_id)
+
+        def quality_logits() -> Scores:
+            likelihood = hidden_likelihood(self.model, state, chosen, self.batch).double()
+            logits = likelihood.logit(1e-9)  # a certain token stays a number
+            return torch.zeros(tokens.shape, device=tokens.device).masked_scatter(chosen, logits.float())
+
+        return self.model.predict(tokens, attend).judged_by(quality_logits)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import prism
-from prism.evaluation.calibration import Witness, auroc, detection, hidden_likelihood, reliability
+from prism.evaluation.calibration import Asked, Witness, auroc, detection, hidden_likelihood, reliability
 from prism.losses.masking import Batch
 
 
@@ -68,3 +68,29 @@ def test_auroc_is_the_share_of_pairs_in_order() -> None:
     pairs = [(a > b) + 0.5 * (a == b) for a in scores[positive] for b in scores[~positive]]
     assert auroc(scores, positive) == pytest.approx(np.mean(pairs))
     assert np.isnan(auroc(scores, np.ones(60, dtype=bool)))
+
+
+def test_asking_is_what_an_oracle_tells() -> None:
+    """A model without a head, asked, takes back what its oracle would."""
+    oracle = prism.Oracle.random(3, 5, seed=2)
+    model = Asked(oracle, length=5, batch=7)
+    policy = prism.Pair(prism.Counted(), prism.LowQuality(prism.Fixed(1)))
+    state = prism.start(torch.tensor([[3, 3, 3, 3, 1]] * 64), 3)
+    noise = prism.Noise.rows(0, 64)
+    done, told = (prism.generate(one, state, policy, steps=5, noise=noise) for one in (model, oracle))
+    assert torch.equal(done.tokens, told.tokens)
+    assert told.remasks.sum() > 0
+    assert torch.equal(done.forwards, 6 * told.forwards)
+
+
+def test_the_window_alone_is_asked_about_once_it_is_known() -> None:
+    oracle = prism.Oracle.random(3, 5, seed=2)
+    model, tokens = Asked(oracle, length=5), torch.tensor([[0, 1, 2, 3, 1]])
+    window = torch.tensor([[True, True, True, True, False]])
+    exact, known = oracle.quality(tokens).float(), tokens != 3
+    first, second = (model.predict_window(tokens, None, window).quality for _ in range(2))
+    assert torch.allclose(first[known], exact[known])
+    assert torch.allclose(second[known & window], exact[known & window])
+    assert second[0, 4] == 0.5  # not asked
+    assert torch.allclose(model.predict_window(tokens, None, ~window).quality[known], exact[known])
+    assert torch.allclose(model.predict(tokens).quality[known], exact[known])

@@ -101,6 +101,21 @@ def test_heads_that_doubt_other_masks_are_compared(root: Path) -> None:
     assert "| S-at-random | prism K=2 |" in (root / "results" / "README.md").read_text()
 
 
+def test_the_model_is_asked_in_place_of_its_head(root: Path) -> None:
+    found, policies = json.loads((root / "results" / "asked.json").read_text()), {"vanilla", "remdm-cap", "remdm-conf"}
+    policies |= {"remdm-conf-topk", "p2-self", "prism"}
+    ways = {(row["steps"], row["order"], row["method"].split()[0]) for row in found["rows"]}
+    assert ways == {(n, order, policy) for n in TINY.asked_steps for order in ORDERS for policy in policies}
+    for run in found["runs"]:
+        assert run["nfe"] == run["steps"] * (1 + TINY.length)
+        told = json.loads((root / "results" / f"methods_{run['steps']}.json").read_text())["rows"]
+        prism = next(row for row in told if row["method"] == "prism K=2" and row["order"] == run["order"])
+        assert run["remasks"] == prism["remasks"] > 0
+        gain = next(row for row in found["rows"] if row["method"] == "prism K=2" and row["order"] == run["order"])
+        assert run["parses"] - prism["parses"] == pytest.approx(gain["gain_parses"])
+    assert "What a perfect head would do" in (root / "results" / "README.md").read_text()
+
+
 def test_whose_functions_they_are(root: Path) -> None:
     found = json.loads((root / "results" / "corpus.json").read_text())
     assert sum(about["functions"] for about in found["packages"].values()) == 40

@@ -13,7 +13,7 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from prism.data.function_corpus import FunctionCorpus
 from prism.data.function_rows import FunctionBodies, FunctionRows, WholeFunctions
 from prism.data.functions import Function
 from prism.data.text import load_tokenizer, vocabulary_size
+from prism.evaluation.calibration import Asked
 from prism.evaluation.code import CodeRun, evaluate_code
 from prism.evaluation.extraction import undefined_names
 from prism.evaluation.functions import Cost, FunctionsRun, Judging, Jury, write_bodies
@@ -90,6 +91,8 @@ class Scale:
     """Tokens taken back in each block."""
     refresh: int = 4
     """Steps after which the more careful cache computes everything anew."""
+    asked_steps: tuple[int, ...] = (16,)
+    """Where the model is asked about every token instead of its head: 16 of them take up to 8,224 forward passes more."""
     solving_steps: tuple[int, ...] = (64, 16)
     """Where programs are run."""
 
@@ -133,6 +136,7 @@ SCALES: dict[str, Scale] = {
         block=16,
         block_steps=(16,),
         k_blocks=(2,),
+        asked_steps=(16, 8),
         solving_steps=(16, 8),
     ),
     "tiny": Scale(
@@ -155,6 +159,7 @@ SCALES: dict[str, Scale] = {
         transfer_steps=8,
         block_steps=(40,),
         k_blocks=(1, 2),
+        asked_steps=(4,),
         solving_steps=(4,),
     ),
 }
@@ -314,6 +319,10 @@ class FunctionsStudy:
     def judged_by(self, judge: Path) -> Lens:
         """The quality of another model. What is written goes with that one when it is made anew."""
         return Lens(f"judged by {judge.parent.name}", lambda model: Judged(model, self.load(judge)))
+
+    def asked(self) -> Lens:
+        """Its own likelihood of every hidden token in place of its head's quality."""
+        return Lens("asked", partial(Asked, length=self.scale.length))
 
     def _judging(self, writer: Path, sampling: Sampling, lens: Lens) -> Judging:
         file = self._file("functions", writer, sampling, lens)

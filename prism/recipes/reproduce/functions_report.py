@@ -107,6 +107,29 @@ def _heads(found: dict[str, Result], results: Path) -> str:
     )
 
 
+def _asked(found: dict[str, Result], results: Path) -> str:
+    if "asked" not in found:
+        return ""
+    runs, rows = found["asked"]["runs"], found["asked"]["rows"]
+    told = [
+        [row["steps"], row["order"], row["method"], f"{row['nfe']:.0f}", share(row, "parses"), share(row, "sound")]
+        for row in runs
+    ]
+    against = [
+        [row["steps"], row["order"], row["method"], gain(row, "gain_parses"), gain(row, "gain_sound")] for row in rows
+    ]
+    won = sum(row["gain_parses_interval"][0] > 0 for row in rows)
+    return (
+        "## What a perfect head would do\n\nIn place of the head's quality the model's own likelihood of each token when it is "
+        "hidden, which is what the head estimates: asked with a forward pass a token, at every step. Forward passes are "
+        "counted as if every token of a row were asked about.\n\n"
+        f"{table(['N', 'order', 'method', 'forward passes', 'parses %', 'sound %'], told)}\n\nAgainst every method with its "
+        "head or score, of each the K with which most bodies parse; paired, function by function. More parse, outside the "
+        f"interval, in {won} of {len(rows)} comparisons.\n\n"
+        f"{table(['N', 'order', 'against', 'more that parse, points', 'more that are sound, points'], against)}"
+    )
+
+
 def _steps(found: dict[str, Result], results: Path) -> str:
     rows = _rows(found, "methods")
     if not rows:
@@ -315,6 +338,7 @@ SECTIONS: tuple[Section, ...] = (
     _steps,
     _sweep,
     _heads,
+    _asked,
     _blocks,
     _caches,
     _solved,

@@ -78,17 +78,42 @@ def rivals(study: FunctionsStudy) -> dict[str, Any]:
     clock, rows, path = Stopwatch(), [], study.tuned()
     for steps in sorted(study.scale.steps)[:2]:
         for order in ORDERS:
-            samplings = [replace(contender, order=order, steps=steps) for contender in contenders(study)]
-            best: dict[str, tuple[Sampling, FunctionsRun]] = {}
-            for sampling, run in zip(samplings, study.write(path, *samplings), strict=True):
-                if sampling.policy not in best or _parsing(run) > _parsing(best[sampling.policy][1]):
-                    best[sampling.policy] = sampling, run
+            best = _best(study, steps, order)
             ours, prism = best.pop("prism")
             for sampling, run in best.values():
-                over = summary(corrections(run, prism))
                 row = {"steps": steps, "order": order, "prism": name_of(ours), "method": name_of(sampling)}
-                rows.append({**row, **{name: over[name] for name in over if name.startswith("gain_")}})
+                rows.append({**row, **_gains(run, prism)})
     return {"rows": rows, "record": _record(clock, study, path)}
+
+
+def asked(study: FunctionsStudy) -> dict[str, Any]:
+    """What PRISM would do with a perfect head: the likelihood that its own estimates, asked with a forward pass a token."""
+    clock, rows, runs, path = Stopwatch(), [], [], study.tuned()
+    for steps in study.scale.asked_steps:
+        for order in ORDERS:
+            best = _best(study, steps, order)
+            ours = best["prism"][0]
+            [run] = study.write(path, ours, lens=study.asked())
+            about = {"steps": steps, "order": order}
+            runs.append({**about, "method": f"{name_of(ours)}, asked", **run.summary()})
+            rows += [{**about, "method": name_of(other), **_gains(theirs, run)} for other, theirs in best.values()]
+    return {"runs": runs, "rows": rows, "record": _record(clock, study, path)}
+
+
+def _best(study: FunctionsStudy, steps: int, order: str) -> dict[str, tuple[Sampling, FunctionsRun]]:
+    """Of each method the number of tokens with which most bodies parse."""
+    samplings = [replace(contender, order=order, steps=steps) for contender in contenders(study)]
+    best: dict[str, tuple[Sampling, FunctionsRun]] = {}
+    for sampling, run in zip(samplings, study.write(study.tuned(), *samplings), strict=True):
+        if sampling.policy not in best or _parsing(run) > _parsing(best[sampling.policy][1]):
+            best[sampling.policy] = sampling, run
+    return best
+
+
+def _gains(before: FunctionsRun, after: FunctionsRun) -> dict[str, Any]:
+    """More of the second's bodies than of the first's, with intervals."""
+    over = summary(corrections(before, after))
+    return {name: over[name] for name in over if name.startswith("gain_")}
 
 
 def heads(study: FunctionsStudy) -> dict[str, Any]:
@@ -256,6 +281,7 @@ def results_of(study: FunctionsStudy) -> dict[str, Callable[[FunctionsStudy], di
         **{f"methods_{steps}": methods(steps) for steps in study.scale.steps},
         "rivals": rivals,
         "heads": heads,
+        "asked": asked,
         "sweep": sweep,
         "transfer": transfer,
         "blocks": blocks,
