@@ -221,9 +221,9 @@ def progress(what: str, total: int, *, shown: bool = True) -> Iterator[Any]:
 
 def show_record(record: Record, before: str = "") -> None:
     """One line under a result: enough to say what it came from."""
-    commit = record.commit or "none"
+    commit, dtype = record.commit or "none", "" if record.dtype is None else f"{record.dtype} · "
     console.print(
-        f"[dim]{before}{record.command} · seed {record.seed} · {record.device} · {record.dtype} · "
+        f"[dim]{before}{record.command} · seed {record.seed} · {record.device} · {dtype}"
         f"commit {commit[:12]}{'+' * commit.endswith('+')} · {record.wall_seconds:.1f} s[/dim]",
         soft_wrap=True,
     )

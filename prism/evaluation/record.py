@@ -30,7 +30,8 @@ class Record:
     settings: dict[str, Any]
     seed: int
     device: str
-    dtype: str
+    dtype: str | None
+    """Of the model's weights; None for what ran without a model, or with several."""
     commit: str | None
     versions: dict[str, str]
     python: str
@@ -59,7 +60,7 @@ class Stopwatch:
         device: torch.device | None = None,
         **about_model: Any,
     ) -> Record:
-        """Device and type are those of the model; what ran without one, or with several, may name its device."""
+        """Device and type are those of the model; what ran without one, or with several, may name its device and has no type."""
         weights = list(model.parameters()) if model is not None else []
         parameter = max(weights, key=torch.Tensor.numel, default=None)
         return Record(
@@ -67,7 +68,7 @@ class Stopwatch:
             settings=plain(settings),
             seed=seed,
             device=_device_name(device or (torch.device("cpu") if parameter is None else parameter.device)),
-            dtype=str(parameter.dtype if parameter is not None else torch.get_default_dtype()).removeprefix("torch."),
+            dtype=None if parameter is None else str(parameter.dtype).removeprefix("torch."),
             commit=_commit(),
             versions=_versions(),
             python=platform.python_version(),

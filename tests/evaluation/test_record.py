@@ -18,6 +18,7 @@ def test_record_names_what_ran() -> None:
     assert record.seed == 7
     assert record.dtype == "float32"
     assert record.versions["torch"]
+    assert Stopwatch().record("test", {}, seed=7).dtype is None
 
 
 def test_parts_are_named_by_class() -> None:
