@@ -60,7 +60,7 @@ class Stopwatch:
         device: torch.device | None = None,
         **about_model: Any,
     ) -> Record:
-        """Device and type are those of the model; what ran without one, or with several, may name its device and has no type."""
+        """Device and type are the model's; what ran without one, or with several, may name its device; it has no type."""
         weights = list(model.parameters()) if model is not None else []
         parameter = max(weights, key=torch.Tensor.numel, default=None)
         return Record(
