@@ -36,7 +36,7 @@ from prism.models.oracle import Oracle
 from prism.noise import Noise
 from prism.sampling.draw import Draw
 from prism.sampling.loop import Sample, generate, sample
-from prism.sampling.order import Confidence, Leftmost, LowEntropy, Margin, Order, RandomOrder, TopProbability
+from prism.sampling.order import AwayFrom, Confidence, Leftmost, LowEntropy, Margin, Order, RandomOrder, TopProbability
 from prism.sampling.policies import METHODS, Settings
 from prism.sampling.policies.joint import RCR, RDM, P2Self, P2SelfPaper
 from prism.sampling.policies.remdm import (
@@ -89,6 +89,7 @@ __all__ = [
     "Amount",
     "Ancestral",
     "Anywhere",
+    "AwayFrom",
     "Backbone",
     "Batch",
     "Binomial",

@@ -22,7 +22,7 @@ from prism.losses.masking import Batch, ByCount, ByProbability, Masking
 from prism.losses.prism import Likelihood, PrismLoss
 from prism.models.oracle import Oracle, Perturbed, SetRule, any_set, context_index
 from prism.noise import Noise, Purpose
-from prism.sampling.order import Order, RandomOrder, TopProbability
+from prism.sampling.order import AwayFrom, Order, RandomOrder, TopProbability
 from prism.state import Prediction
 
 ROWS, STEPS, WARM_UP = 40_000, 84, 18
@@ -122,8 +122,21 @@ def most_confident(k: int, world: World, drawer: Tabulated) -> SetRule:
     return rule
 
 
+def weighted(token: int, world: World, drawer: Tabulated) -> SetRule:
+    """One mask, with probability in proportion to 1 - f^i(token | z), as `AwayFrom` chooses it."""
+
+    def rule(z: Tensor, chosen: tuple[int, ...]) -> float:
+        weights = 1 - drawer(z[None])[0].softmax(-1)[:, token]
+        [place] = chosen
+        return float(weights[place] / weights[z == world.mask].sum())
+
+    return rule
+
+
 @functools.cache  # a rule of the same arguments is the same rule, and what is enumerated for it the same work
 def rule_for(order: Order, k: int, world: World, drawer: Tabulated) -> SetRule:
+    if isinstance(order, AwayFrom):
+        return weighted(order.token, world, drawer)
     return any_set(k, world.mask) if isinstance(order, RandomOrder) else most_confident(k, world, drawer)
 
 
@@ -212,6 +225,7 @@ def check(learned: Tensor, wanted: Tensor, exact: Exact) -> None:
         ("perfect", TopProbability(), ByProbability()),
         ("imperfect", RandomOrder(), ByProbability()),
         ("imperfect", TopProbability(), ByCount()),
+        ("imperfect", AwayFrom(token=0), ByCount()),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )

@@ -91,6 +91,8 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, Enum):
         return value.name
+    if isinstance(value, type):
+        return value.__name__
     return str(value) if isinstance(value, Path) else value
 
 

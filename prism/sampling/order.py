@@ -40,6 +40,24 @@ class RandomOrder(Order):
 
 
 @dataclass(frozen=True)
+class AwayFrom(Order):
+    """At random, the more rarely the likelier `token` stands there: without replacement, with weights 1 - f^i(token).
+
+    Ours, for the rule of S. Of a text that is padded with its end most masks are the end and sure to be, and a head that is
+    asked about any mask, or the surest, learns of little else. The rule reads z alone, so Proposition 1 holds for it.
+    """
+
+    token: int
+    cite: ClassVar[str] = "kim2026prism"
+
+    def rank(self, now: Moment) -> Ranking:
+        reading = now.read(now.state.masked)
+        log_weights = reading.each(lambda logits: (1 - log_softmax(logits)[:, self.token].exp()).clamp_min(1e-6).log())
+        gumbel = now.noise.gumbel(Purpose.ORDER, now.state.tokens.shape[1])
+        return Ranking(reading.spread(log_weights.double(), fill=-torch.inf) + gumbel)
+
+
+@dataclass(frozen=True)
 class Leftmost(Order):
     """Left to right, as an autoregressive model writes."""
 
@@ -112,6 +130,7 @@ class LowEntropy(Order):
 
 ALL_ORDERS: tuple[Order, ...] = (
     RandomOrder(),
+    AwayFrom(token=0),
     Leftmost(),
     Confidence(),
     Confidence(temperature=4.5),

@@ -97,7 +97,7 @@ def test_heads_that_doubt_other_masks_are_compared(root: Path) -> None:
     main = [row for row in _methods(root) if row["method"] == "prism K=2"]
     here = [row for row in rows if row["weights"] == "prism" and row["steps"] == TINY.steps[0]]
     assert [{name: row[name] for name in told} for row, told in zip(here, main, strict=True)] == main
-    assert load_model(_there(root).tuned(at_random=True)).quality_head is not None
+    assert load_model(_there(root).tuned("S-at-random")).quality_head is not None
     assert "| S-at-random | prism K=2 |" in (root / "results" / "README.md").read_text()
 
 

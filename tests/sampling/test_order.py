@@ -12,7 +12,7 @@ from torch import Tensor
 
 from prism.noise import Purpose
 from prism.sampling.draw import Draw
-from prism.sampling.order import Confidence, Leftmost, LowEntropy, Margin, Order, TopProbability
+from prism.sampling.order import AwayFrom, Confidence, Leftmost, LowEntropy, Margin, Order, TopProbability
 from prism.sampling.policy import Moment, Pair, highest, lowest
 from prism.sampling.remask import Fixed, LowQuality
 from prism.sampling.unmask import (
@@ -81,6 +81,18 @@ def test_leftmost_and_random() -> None:
     assert Counted(Leftmost()).select(now(), NOTHING).where[0].tolist() == [True, True] + [False] * 4
     firsts = torch.cat([Counted().select(moment(MODEL, masks(300, 6, 3), step=0, steps=6), NOTHING).where])
     assert stats.chisquare(firsts.sum(0).numpy()).pvalue > 1e-3
+
+
+def test_away_from_a_token() -> None:
+    """The first mask is drawn with weights 1 - f^i(token), and one that is sure to be it still has a turn at the end."""
+    weights = 1 - PROBABILITIES[:, 0]
+    firsts = AwayFrom(token=0).rank(moment(MODEL, masks(4_000, 6, 3), step=0, steps=6)).scores.argmax(1)
+    expected = 4_000 * (weights.double() / weights.double().sum())
+    assert stats.chisquare(torch.bincount(firsts, minlength=6).numpy(), expected.numpy()).pvalue > 1e-3
+    sure = Given(torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.3, 0.2], [1.0, 0.0, 0.0]]))
+    scores = AwayFrom(token=0).rank(moment(sure, masks(50, 3, 3), step=0, steps=3)).scores
+    assert scores.isfinite().all()
+    assert (scores.argmax(1) == 1).all()
 
 
 def test_ties_go_to_the_left() -> None:

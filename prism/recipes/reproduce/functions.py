@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -36,20 +36,56 @@ from prism.losses.denoising import DenoisingLoss
 from prism.losses.masking import Batch
 from prism.losses.prism import PrismLoss
 from prism.models.adapt import adapt, widening
-from prism.models.attach import PrismModel, attach
+from prism.models.attach import Lora, PrismModel, attach
 from prism.models.backbone import Backbone
 from prism.models.folder import Folder
-from prism.models.heads import HeadConfig, OddsConfig
+from prism.models.heads import BlockConfig, HeadConfig, OddsConfig, ProjectionConfig
 from prism.models.hub import load_backbone
 from prism.models.judge import Judged
 from prism.models.llama import Llama, LlamaConfig
 from prism.recipes.reproduce.workshop import Model, Workshop, on_cpu, on_gpu, to_sample
 from prism.recipes.sampling import Sampling
 from prism.sampling.draw import Draw
-from prism.sampling.order import RandomOrder, TopProbability
+from prism.sampling.order import AwayFrom, Order, RandomOrder, TopProbability
 from prism.training import Optimisation, Precision
 
 TEST_SEED = 2026
+LORA_LR = 5e-4
+EVERY_LAYER = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to tune with PRISM: what it learns to doubt, and what learns."""
+
+    about: str
+    order: Order | None = None
+    """The rule for S; if left out at random, but rarely where the text has probably ended (`AwayFrom`)."""
+    head: type[BlockConfig | ProjectionConfig] = OddsConfig
+    rank: int | None = None
+    """Of LoRA on every linear layer of the backbone; without it the backbone stays as it is, so that all methods write with the
+    same one."""
+    regulariser: float = 0.0
+    """λ, which a backbone that learns needs."""
+
+    def head_for(self, hidden_size: int) -> HeadConfig:
+        """Attention heads, where it has any, are 64 wide."""
+        if issubclass(self.head, BlockConfig):
+            return self.head(hidden_size, heads=max(1, hidden_size // 64))
+        return self.head(hidden_size)
+
+    @property
+    def lora(self) -> Lora | None:
+        return None if self.rank is None else Lora(self.rank, 2.0 * self.rank, EVERY_LAYER)
+
+
+BY_CONFIDENCE = Variant("S: the masks the model is surest of, as in the paper", TopProbability())
+AT_RANDOM = Variant("S: masks at random", RandomOrder())
+OFF_ENDS = Variant("S: masks at random, few of them ends of text")
+WITH_LORA = Variant("S: masks at random, few of them ends of text; and LoRA on the backbone", rank=64, regulariser=5.0)
+PAPERS = Variant(
+    "the paper's way: its S and head, and LoRA on the backbone", TopProbability(), ProjectionConfig, 64, 0.5
+)
 
 
 @dataclass(frozen=True)
@@ -67,6 +103,7 @@ class Scale:
     layers: int
     heads: int
     loss: PrismLoss
+    """But for the rule of S and λ, which a variant says."""
     length: int = 256
     """Tokens of prompt, body and what pads it."""
     longest_prompt: int = 128
@@ -96,9 +133,8 @@ class Scale:
     solving_steps: tuple[int, ...] = (64, 16)
     """Where programs are run."""
 
-    def head(self, hidden_size: int) -> HeadConfig:
-        """One transformer block, its heads 64 wide, read through the vocabulary."""
-        return OddsConfig(hidden_size, heads=max(1, hidden_size // 64))
+    variants: Mapping[str, Variant] = field(default_factory=lambda: {"prism": BY_CONFIDENCE, "S-at-random": AT_RANDOM})
+    """Ways to tune by the name of their folder, the main one called prism."""
 
 
 def _on_two_cores(steps: int, **settings: Any) -> Optimisation:
@@ -108,13 +144,19 @@ def _on_two_cores(steps: int, **settings: Any) -> Optimisation:
 
 SCALES: dict[str, Scale] = {
     "full": Scale(
-        pretraining=on_gpu(4_000, 256, lr=3e-4, warmup=200, looks=3),
-        conditioning=on_gpu(1_400, 256, lr=2e-4, warmup=100, looks=3),
-        finetuning=on_gpu(600, 256, lr=1e-3, warmup=50, looks=2),
+        pretraining=on_gpu(1_000, 256, lr=3e-4, warmup=100, looks=2),
+        conditioning=on_gpu(2_800, 256, lr=3e-4, warmup=100, looks=4),
+        finetuning=on_gpu(500, 128, lr=1e-3, warmup=30, looks=2),
         hidden_size=768,
         layers=12,
         heads=12,
-        loss=PrismLoss(k=8, ys=4, regulariser=0.0, order=TopProbability(), draw=Draw(nucleus=0.9)),
+        loss=PrismLoss(k=8, ys=2, draw=Draw(nucleus=0.9)),
+        variants={
+            "prism": BY_CONFIDENCE,
+            "S-off-ends": OFF_ENDS,
+            "with-LoRA": WITH_LORA,
+            "the-papers": PAPERS,
+        },
     ),
     "small": Scale(  # 4M parameters; functions in a vocabulary of their own, of about 4,096 tokens
         pretraining=_on_two_cores(500, lr=1e-3, muon_lr=3e-3, warmup=50),
@@ -123,7 +165,7 @@ SCALES: dict[str, Scale] = {
         hidden_size=192,
         layers=6,
         heads=3,
-        loss=PrismLoss(k=8, ys=4, regulariser=0.0, order=TopProbability(), draw=Draw(nucleus=0.9)),
+        loss=PrismLoss(k=8, ys=4, draw=Draw(nucleus=0.9)),
         length=96,
         longest_prompt=56,
         functions=512,
@@ -146,7 +188,7 @@ SCALES: dict[str, Scale] = {
         hidden_size=32,
         layers=1,
         heads=2,
-        loss=PrismLoss(k=4, regulariser=0.0, order=TopProbability()),
+        loss=PrismLoss(k=4),
         length=320,
         longest_prompt=240,
         validation=4,
@@ -289,22 +331,23 @@ class FunctionsStudy:
             self.scale.conditioning,
         )
 
-    def tuned(self, *, at_random: bool = False) -> Path:
-        """The same with PRISM: a head that learns on a backbone that does not, so that all methods write with the same one. It
-        learns to doubt the most confident masks, as in the paper, or masks `at_random`."""
+    def tuned(self, name: str = "prism") -> Path:
+        """The same with PRISM, in the way of that name."""
+        variant, end = self.scale.variants[name], self.rows("validation").end
+        settings = self.scale.finetuning if variant.rank is None else replace(self.scale.finetuning, lora_lr=LORA_LR)
 
         def make() -> PrismModel:
             torch.manual_seed(0)
             backbone = load_backbone(self.conditioned())
-            return attach(backbone, self.scale.head(backbone.facts.hidden_size))
+            return attach(backbone, variant.head_for(backbone.facts.hidden_size), lora=variant.lora)
 
         return self.workshop.model(
-            "S-at-random" if at_random else "prism",
+            name,
             make,
-            replace(self.scale.loss, order=RandomOrder()) if at_random else self.scale.loss,
+            replace(self.scale.loss, order=variant.order or AwayFrom(end), regulariser=variant.regulariser),
             lambda: FunctionBodies(self._training, seed=2),
             lambda: self._held_out(bodies=True),
-            self.scale.finetuning,
+            settings,
         )
 
     def load(self, path: Path) -> Any:

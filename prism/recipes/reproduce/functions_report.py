@@ -100,10 +100,11 @@ def _heads(found: dict[str, Result], results: Path) -> str:
         ]
         for row in found["heads"]["rows"]
     ]
-    headings = ["head", "method", "order", "N", *SHARES.values(), "sound, over vanilla"]
+    headings = ["weights", "method", "order", "N", *SHARES.values(), "sound, over vanilla"]
+    ways = "".join(f"\n- *{name}*: {about}" for name, about in found["heads"]["ways"].items())
     return (
-        "## Which masks the head learnt to doubt\n\nThe most confident ones, as in the paper (*prism*), or any; on the same "
-        f"backbone.\n\n{table(headings, lines)}"
+        "## Ways to tune\n\nA backbone that did not learn writes with other methods as it did before; over vanilla with the "
+        f"same weights.\n{ways}\n\n{table(headings, lines)}"
     )
 
 

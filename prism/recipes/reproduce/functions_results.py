@@ -38,7 +38,7 @@ def contenders(study: FunctionsStudy) -> tuple[Sampling, ...]:
 
 def training(study: FunctionsStudy) -> dict[str, Any]:
     """How the models learnt, and what was chosen."""
-    paths = (study.pretrained(), study.conditioned(), study.tuned(), study.tuned(at_random=True))
+    paths = (study.pretrained(), study.conditioned(), *map(study.tuned, study.scale.variants))
     return {"models": {path.parent.name: study.workshop.story(path) for path in paths}}
 
 
@@ -117,16 +117,20 @@ def _gains(before: FunctionsRun, after: FunctionsRun) -> dict[str, Any]:
 
 
 def heads(study: FunctionsStudy) -> dict[str, Any]:
-    """Which masks the head learnt to doubt: the most confident ones, or any."""
+    """Every way to tune; where the backbone learnt, too, with what others write with it."""
     clock, rows = Stopwatch(), []
-    for path in (study.tuned(), study.tuned(at_random=True)):
+    for name, variant in study.scale.variants.items():
+        writer = study.tuned() if variant.rank is None else study.tuned(name)
         for steps in sorted(study.scale.steps)[:2]:
             for order in ORDERS:
                 vanilla = Sampling("vanilla", order=order, steps=steps)
-                samplings = [vanilla, *(replace(vanilla, policy="prism", k=k) for k in study.scale.ks)]
-                runs = [*study.write(study.tuned(), vanilla), *study.write(path, *samplings[1:])]
-                rows += [{"weights": path.parent.name, **row} for row in _rows(samplings, runs)[1:]]
-    return {"rows": rows, "record": _record(clock, study, path)}
+                prism = [replace(vanilla, policy="prism", k=k) for k in study.scale.ks]
+                others = [replace(one, policy="p2-self") for one in prism] if variant.rank is not None else []
+                runs = [*study.write(writer, vanilla, *others), *study.write(study.tuned(name), *prism)]
+                found = _rows([vanilla, *others, *prism], runs)
+                rows += [{"weights": name, **row} for row in (found if others else found[1:])]
+    ways = {name: variant.about for name, variant in study.scale.variants.items()}
+    return {"ways": ways, "rows": rows, "record": _record(clock, study, study.tuned())}
 
 
 def _parsing(run: FunctionsRun) -> float:
