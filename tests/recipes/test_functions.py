@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from test_llama import theirs
 from texts import write_tokenizer
 from wheels import write_packages
@@ -18,6 +19,7 @@ from prism.data.function_corpus import FunctionCorpus
 from prism.data.text import load_tokenizer, vocabulary_size
 from prism.evaluation.functions import Cost
 from prism.evaluation.sandbox import Isolation
+from prism.models.attach import base_weights
 from prism.models.hub import load_backbone, load_model
 from prism.models.llama import Llama
 from prism.recipes.reproduce.functions import SCALES, FunctionsStudy
@@ -85,11 +87,16 @@ def test_prism_is_compared_with_the_best_of_every_other(root: Path) -> None:
     assert "against every other with the fewest forward passes" in (root / "results" / "README.md").read_text()
 
 
-def test_heads_that_doubt_other_masks_are_compared(root: Path) -> None:
-    rows = json.loads((root / "results" / "heads.json").read_text())["rows"]
+def test_ways_to_tune_are_compared(root: Path) -> None:
+    """Where the backbone learnt, too, others write with its weights; where it did not, they write as before."""
+    found = json.loads((root / "results" / "heads.json").read_text())
+    rows, ways = found["rows"], {"prism": ["prism"], "S-at-random": ["prism"]}
+    ways |= {name: ["vanilla", "p2-self", "prism"] for name in ("with-LoRA", "the-papers")}
+    assert set(found["ways"]) == set(TINY.variants) == set(ways)
     assert {(row["weights"], row["steps"], row["order"], row["method"]) for row in rows} == {
-        (weights, steps, order, f"prism K={k}")
-        for weights in ("prism", "S-at-random")
+        (weights, steps, order, method if method == "vanilla" else f"{method} K={k}")
+        for weights, methods in ways.items()
+        for method in methods
         for steps in sorted(TINY.steps)[:2]
         for order in ORDERS
         for k in TINY.ks
@@ -97,8 +104,22 @@ def test_heads_that_doubt_other_masks_are_compared(root: Path) -> None:
     main = [row for row in _methods(root) if row["method"] == "prism K=2"]
     here = [row for row in rows if row["weights"] == "prism" and row["steps"] == TINY.steps[0]]
     assert [{name: row[name] for name in told} for row, told in zip(here, main, strict=True)] == main
-    assert load_model(_there(root).tuned("S-at-random")).quality_head is not None
-    assert "| S-at-random | prism K=2 |" in (root / "results" / "README.md").read_text()
+    page = (root / "results" / "README.md").read_text()
+    assert "| S-at-random | prism K=2 |" in page
+    assert "| with-LoRA | vanilla |" in page
+
+
+def test_what_learns_in_each_way_to_tune(root: Path) -> None:
+    study, before = _there(root), load_backbone(_there(root).conditioned()).state_dict()
+    for name, variant in TINY.variants.items():
+        model = load_model(study.tuned(name))
+        assert type(model.head_config) is variant.head
+        assert (model.lora is None) == (variant.rank is None)
+        told = study.workshop.story(study.tuned(name))["loss"]
+        assert told["regulariser"] == variant.regulariser
+        assert told["order"]["class"] == ("AwayFrom" if variant.order is None else type(variant.order).__name__)
+        weights = base_weights(model.backbone.state_dict())
+        assert all(torch.equal(weights[key], value) for key, value in before.items())  # LoRA stands beside them
 
 
 def test_the_model_is_asked_in_place_of_its_head(root: Path) -> None:

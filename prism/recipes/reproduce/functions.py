@@ -110,7 +110,7 @@ class Scale:
     """Of held-out functions, so that all have room for a body."""
     validation: int = 512
     functions: int = 1_024
-    """Held-out ones to write: a rate is told within 3 points. All results together take 8,448 forward passes of all of them,
+    """Held-out ones to write: a rate is told within 3 points. All results together take 9,600 forward passes of all of them,
     HumanEval and MBPP 1,440 more of theirs."""
     at_once: int = 512
     steps: tuple[int, ...] = (128, 64, 32, 16)
@@ -189,6 +189,7 @@ SCALES: dict[str, Scale] = {
         layers=1,
         heads=2,
         loss=PrismLoss(k=4),
+        variants={"prism": BY_CONFIDENCE, "S-at-random": AT_RANDOM, "with-LoRA": WITH_LORA, "the-papers": PAPERS},
         length=320,
         longest_prompt=240,
         validation=4,
