@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from prism.sampling.draw import Draw
 from prism.sampling.loop import MOST_STEPS
 from prism.sampling.order import Confidence, Leftmost, LowEntropy, Margin, Order, RandomOrder, TopProbability
-from prism.sampling.policies import METHODS, Binomial, CappedBinomial, Centred, Fixed, Method, Settings
+from prism.sampling.policies import METHODS, Binomial, CappedBinomial, Centred, Every, Fixed, Method, Settings
 from prism.sampling.policies.revisiting import Revisiting
 from prism.sampling.policy import Pair, Policy
 from prism.sampling.remask import Amount
@@ -42,7 +42,10 @@ class Sampling:
     steps: int | None = None
     """Forward passes; as many as there are masks if left out."""
     k: int | None = None
-    """Tokens taken back per step (default 4)."""
+    """Tokens taken back per step (default 4; with --doubt as many as are doubtful)."""
+    doubt: float | None = None
+    """Take back only tokens that are less probable than this, by the method's own score: quality, the model's probability, or
+    that of the moment of writing. With few steps better than a number alone; 0.2 or 0.3 is good."""
     k_block: int | None = None
     """Tokens taken back per block instead, spread over the block's steps from the middle; by a shorter last block as many as it
     has room for."""
@@ -94,6 +97,7 @@ class Sampling:
             "phase": [flag for flag, value in (("--on", self.on), ("--off", self.off)) if value is not None],
             "schedule": ["--schedule"] if self.schedule is not None else [],
             "threshold": ["--threshold"] if self.threshold is not None else [],
+            "doubt": ["--doubt"] if self.doubt is not None else [],
             "eta": ["--eta"] if self.eta is not None and "amount" not in method.uses else [],
         }
         unread = [flag for setting, flags in given.items() if setting not in method.uses for flag in flags]
@@ -101,6 +105,8 @@ class Sampling:
             raise ValueError(f"{', '.join(unread)}: the policy {method.name!r} does not use it; leave it out.")
         if self.threshold is not None and not 0 < self.threshold <= 1:
             raise ValueError(f"--threshold {self.threshold}: a probability above 0 and at most 1; 0.9 is usual.")
+        if self.doubt is not None and not 0 < self.doubt < 1:
+            raise ValueError(f"--doubt {self.doubt}: a probability above 0 and below 1; 0.2 is usual.")
         if self.k_block is not None and given["phase"]:
             flags = ", ".join(given["phase"])
             raise ValueError(
@@ -113,6 +119,7 @@ class Sampling:
                 phase=Phase(0.0 if self.on is None else self.on, 1.0 if self.off is None else self.off),
                 eta=self.eta,
                 threshold=self.threshold,
+                doubt=self.doubt,
             )
         )
         return policy if self.revisit is None else self._revisiting(policy, self.revisit)
@@ -144,7 +151,7 @@ class Sampling:
             return Centred(self.k_block)
         if self.eta is not None and "amount" in self.method().uses:
             return CappedBinomial(self.eta) if self.cap else Binomial(self.eta)
-        return self._fixed()
+        return Every() if self.doubt is not None and self.k is None else self._fixed()
 
     def build_draw(self) -> Draw:
         return Draw(self.temperature, self.top_k, self.nucleus, self.keep_crossing)
@@ -165,7 +172,8 @@ class Sampling:
     def takes_back(self, free: int) -> bool:
         """Whether the K of every step (--k) is taken back anywhere, of a method that has one: a block of L positions must have
         between K + 1 and L - K - 1 tokens at some step."""
-        counted = "amount" in self.method().uses and self.k_block is None and self.eta is None
+        every = self.doubt is not None and self.k is None
+        counted = "amount" in self.method().uses and self.k_block is None and self.eta is None and not every
         room = self._smallest_block(free) if counted and self.k != 0 else None
         return room is None or self._fixed().held(*room, self.build_schedule() or Linear()) > 0
 

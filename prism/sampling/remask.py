@@ -1,9 +1,11 @@
 """Remaskers that take back a counted number of tokens: *how many* (an `Amount`) and *which* (a score, the lowest first)
-are separate questions, so that methods can be compared at the same number of remasks.
+are separate questions, so that methods can be compared at the same number of remasks. Where the score tells a probability
+(`Doubting`), only tokens may go back that are less likely than some bound.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -51,6 +53,14 @@ class Fixed(Amount):
         budget, committed = _kept_to(length, steps, schedule)
         between = (self.k < committed) & (committed < length - self.k)
         return int(torch.where(between, self.k, 0).minimum(budget.room).sum())
+
+
+@dataclass(frozen=True)
+class Every(Amount):
+    """As many as there is room for. Without a `doubt` that is nearly all of them, at every step."""
+
+    def count(self, now: Moment) -> Counts:
+        return now.state.committed.sum(1)
 
 
 @dataclass(frozen=True)
@@ -132,14 +142,44 @@ class Lowest(Remasker):
     def score(self, now: Moment) -> Scores:
         """Higher means keep."""
 
+    def among(self, now: Moment, scores: Scores) -> Mask:
+        """The tokens that may go back at all."""
+        return now.state.committed
+
     def select(self, now: Moment) -> Mask:
         count = self.amount.count(now).minimum(now.budget.room)
         count = torch.where(self.phase.active(now.budget), count, 0)
-        return lowest(self.score(now), now.state.committed, count)
+        scores = self.score(now)
+        return lowest(scores, self.among(now, scores), count)
 
 
 @dataclass(frozen=True)
-class LowQuality(Lowest):
+class Doubting(Lowest):
+    """Its score tells how probable a token is, so it can spare those that are not doubtful (ours).
+
+    A count is the same for a row that is right as for one that is not. Tokens that were right and are written again, several at
+    once, may come out wrong: with few steps that does more harm than good.
+    """
+
+    doubt: float | None = None
+    """Only tokens less probable than this go back; None means any."""
+
+    def __post_init__(self) -> None:
+        if self.doubt is not None and not 0 < self.doubt < 1:
+            raise ValueError(f"doubt={self.doubt} is a probability; it must lie between 0 and 1, both left out.")
+
+    @staticmethod
+    @abstractmethod
+    def score_of(probability: float) -> float:
+        """The score of a token of that probability."""
+
+    def among(self, now: Moment, scores: Scores) -> Mask:
+        committed = now.state.committed
+        return committed if self.doubt is None else committed & (scores < self.score_of(self.doubt))
+
+
+@dataclass(frozen=True)
+class LowQuality(Doubting):
     """PRISM: the lowest g^i(x), from the scalar head in the same forward pass (Kim et al. 2026, Section 3.3)."""
 
     cite: ClassVar[str] = "kim2026prism"
@@ -147,9 +187,13 @@ class LowQuality(Lowest):
     def score(self, now: Moment) -> Scores:
         return now.prediction.quality_logits_at(now.state.committed, now.widest)
 
+    @staticmethod
+    def score_of(probability: float) -> float:
+        return math.log(probability / (1 - probability))
+
 
 @dataclass(frozen=True)
-class LowLikelihood(Lowest):
+class LowLikelihood(Doubting):
     """The lowest f^i(x^i | x), the model's own probability of the token it sees there.
 
     On a model tuned with the likelihood loss this is likelihood-PRISM (Kim et al. 2026, Appendix D.6); on a plain one it
@@ -161,6 +205,10 @@ class LowLikelihood(Lowest):
     def score(self, now: Moment) -> Scores:
         reading = now.read(now.state.committed)
         return reading.spread(reading.of(now.state.tokens), fill=torch.inf)
+
+    @staticmethod
+    def score_of(probability: float) -> float:
+        return math.log(probability)
 
 
 @dataclass(frozen=True)
@@ -176,13 +224,17 @@ class EntropyAware(Lowest):
 
 
 @dataclass(frozen=True)
-class LowConfidence(Lowest):
+class LowConfidence(Doubting):
     """The lowest probability a token had *when it was committed* (ReMDM-conf's score with a count: ReMDM-LLaDA)."""
 
     cite: ClassVar[str] = "wang2025remasking"
 
     def score(self, now: Moment) -> Scores:
         return now.state.confidence
+
+    @staticmethod
+    def score_of(probability: float) -> float:
+        return probability
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,18 @@ def test_a_threshold_goes_with_what_commits_by_count() -> None:
         Sampling(threshold=1.5).build_policy()
 
 
+def test_a_doubt_goes_with_scores_that_are_probabilities() -> None:
+    """Alone it means all that are doubtful, with a number at most so many of them."""
+    assert Sampling(doubt=0.2).build_policy().remasker == prism.LowQuality(prism.Every(), doubt=0.2)  # type: ignore[attr-defined]
+    policy = Sampling(policy="p2-self", k=2, doubt=0.3).build_policy()
+    assert policy == prism.Pair(prism.Counted(), prism.LowLikelihood(prism.Fixed(2), doubt=0.3))
+    assert Sampling(doubt=0.2, block=8).idle(64) is None
+    with pytest.raises(ValueError, match="--doubt: the policy 'random' does not use it"):
+        Sampling(policy="random", doubt=0.2).build_policy()
+    with pytest.raises(ValueError, match=r"--doubt 1\.0: a probability above 0 and below 1"):
+        Sampling(doubt=1.0).build_policy()
+
+
 def test_every_policy_is_in_the_help() -> None:
     text = " ".join(inspect.getsource(Sampling).partition('"""Which method')[2].partition('"""')[0].split())
     listed = text.partition(": ")[2].partition(". ")[0].replace(" or ", ", ").split(", ")

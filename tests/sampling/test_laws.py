@@ -19,7 +19,7 @@ from prism.sampling.loop import Denoiser, sample
 from prism.sampling.order import ALL_ORDERS, Margin, RandomOrder
 from prism.sampling.policies import METHODS, Settings
 from prism.sampling.policy import Law, Moment, Never, Pair, Policy
-from prism.sampling.remask import ALL_REMASKERS, Binomial, CappedBinomial, Centred, Fixed
+from prism.sampling.remask import ALL_REMASKERS, Binomial, CappedBinomial, Centred, Every, Fixed
 from prism.sampling.unmask import ALL_UNMASKERS, Counted, CountedAndSure, EntropyBounded, Factor, Threshold
 from prism.schedule import Phase
 from prism.state import Edit, State, Step, start
@@ -31,7 +31,7 @@ class Case:
     policy: Policy
 
 
-AMOUNTS = (Fixed(2), Binomial(0.4), CappedBinomial(0.4), Centred(3))
+AMOUNTS = (Fixed(2), Binomial(0.4), CappedBinomial(0.4), Centred(3), Every())
 
 
 def _cases() -> list[Case]:
@@ -44,6 +44,8 @@ def _cases() -> list[Case]:
         if "amount" in method.uses:
             settings = [replace(s, amount=amount) for s in settings for amount in AMOUNTS]
             settings.append(Settings(amount=Fixed(1), phase=Phase(on=0.5, off=0.8)))
+        if "doubt" in method.uses:
+            settings += [replace(s, amount=Every(), doubt=0.4) for s in settings[:2]]
         if "eta" in method.uses:
             settings.append(Settings(eta=0.5))
         if "threshold" in method.uses:
@@ -51,6 +53,7 @@ def _cases() -> list[Case]:
         for s in settings:
             words = [type(s.order).__name__] if "order" in method.uses else []
             words += [f"{s.amount}"] if "amount" in method.uses else []
+            words += [f"doubt={s.doubt}"] if s.doubt is not None else []
             words += [f"eta={s.eta}"] if s.eta is not None else []
             words += [f"threshold={s.threshold}"] if s.threshold is not None else []
             cases.append(Case(" ".join([method.name, *words]), method.build(s)))

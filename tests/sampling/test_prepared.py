@@ -47,6 +47,7 @@ for one in METHODS:  # some names stand for equal policies, and differ in the mo
     if built(one) not in POLICIES.values():
         POLICIES[one.name] = built(one)
 NAMES = list(POLICIES)
+POLICIES["prism, doubting"] = prism.Pair(prism.Counted(), prism.LowQuality(prism.Every(), doubt=0.5))
 POLICIES["prism, sure"] = prism.Pair(prism.CountedAndSure(prism.Margin(), 0.3), prism.LowQuality(prism.Fixed(2)))
 
 

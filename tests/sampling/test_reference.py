@@ -19,7 +19,7 @@ from prism.sampling.loop import sample
 from prism.sampling.order import Margin, Order, RandomOrder
 from prism.sampling.policies import ReMDMCap
 from prism.sampling.policy import Pair, Policy
-from prism.sampling.remask import Fixed, LowQuality
+from prism.sampling.remask import Every, Fixed, LowQuality
 from prism.sampling.unmask import Counted
 from prism.state import State, start
 
@@ -72,8 +72,9 @@ class Slow:
             drafts.append(drawn)
         return drafts
 
-    def counted(self, steps: int, by_margin: bool, k: int) -> Iterator[Row]:
-        """PRISM with fixed K (K = 0: plain masked diffusion with fixed counts), stopping when no mask is left."""
+    def counted(self, steps: int, by_margin: bool, k: int, doubt: float | None = None) -> Iterator[Row]:
+        """PRISM with fixed K (K = 0: plain masked diffusion with fixed counts), or with all that are doubtful, stopping when no
+        mask is left."""
         length = len(self.editable)
         for step in range(steps):
             f, g = self.look()
@@ -82,6 +83,9 @@ class Slow:
             target = math.ceil(length * (step + 1) / steps - 1e-9)
             count = min(k, length - target) if k < len(clean) < length - k else 0
             remask = sorted(clean, key=lambda i: g[i])[:count]
+            if doubt is not None:
+                remask = sorted((i for i in clean if g[i] < doubt), key=lambda i: g[i])[: length - target]
+                count = len(remask)
             if by_margin:
                 ranked = sorted(masked, key=lambda i: np.sort(f[i])[-2] - np.sort(f[i])[-1])
             else:
@@ -153,6 +157,15 @@ def test_counted(model: str, order: Order, k: int, nucleus: float) -> None:
     for steps in (4, 10) if model == "mixing" else (6,):
         remasks = compare(MODELS[model](), policy, "counted", steps, nucleus, by_margin=isinstance(order, Margin), k=k)
         assert (remasks > 0) == (k > 0)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("order", [RandomOrder(), Margin()], ids=lambda order: type(order).__name__)
+@pytest.mark.parametrize("doubt", [0.3, 0.6])
+def test_doubting(model: str, order: Order, doubt: float) -> None:
+    policy = Pair(Counted(order), LowQuality(Every(), doubt=doubt))
+    by_margin = isinstance(order, Margin)
+    compare(MODELS[model](), policy, "counted", 6, 0.8, by_margin=by_margin, k=0, doubt=doubt)
 
 
 @pytest.mark.parametrize("model", MODELS)

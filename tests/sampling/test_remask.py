@@ -18,7 +18,9 @@ from prism.sampling.remask import (
     Binomial,
     CappedBinomial,
     Centred,
+    Doubting,
     EntropyAware,
+    Every,
     Fixed,
     LowConfidence,
     LowLikelihood,
@@ -166,6 +168,41 @@ def test_the_lowest_go_back(kind: type[LowQuality]) -> None:
             assert scores[row][remask[row]].max() <= scores[row][kept].min()
 
 
+@pytest.mark.parametrize("doubt", [0.05, 0.4, 0.75])
+@pytest.mark.parametrize("kind", [LowQuality, LowLikelihood, LowConfidence])
+def test_only_the_doubtful_go_back(kind: type[Doubting], doubt: float) -> None:
+    """All of them where there is room, the worst of them where there is not, and none that is more probable."""
+    state = partly_written(50, 20, 3, share=0.5)
+    model = Given(PROBABILITIES.repeat(4, 1), torch.rand(20, generator=torch.Generator().manual_seed(0)))
+    at = moment(model, state, step=10, steps=20)
+    remasker = kind(Every(), doubt=doubt)
+    remask, scores = remasker.select(at), remasker.score(at)
+    probability = {LowQuality: torch.sigmoid, LowLikelihood: torch.exp, LowConfidence: lambda s: s}[kind](scores)
+    doubtful = state.committed & (probability < doubt)
+    assert doubtful.any()
+    assert torch.equal(remask.sum(1), doubtful.sum(1).minimum(at.budget.room))
+    assert not (remask & ~doubtful).any()
+    for row in range(50):
+        if remask[row].any() and (kept := doubtful[row] & ~remask[row]).any():
+            assert scores[row][remask[row]].max() <= scores[row][kept].min()
+    fewer = kind(Fixed(2), doubt=doubt).select(at)
+    assert torch.equal(fewer, fewer & remask)
+    assert fewer.sum(1).max() == min(2, int(remask.sum(1).max()))
+
+
+def test_who_doubts_nothing_is_vanilla() -> None:
+    """Bit for bit, however many could go back."""
+    sure = Given(PROBABILITIES, torch.full((5,), 0.9))
+    doubting = record(sure, masks(4, 5, 3), Pair(Counted(), LowQuality(Every(), doubt=0.5)), steps=5)
+    plain = record(sure, masks(4, 5, 3), Pair(Counted()), steps=5)
+    for one, other in zip(doubting, plain, strict=True):
+        assert torch.equal(one.after.tokens, other.after.tokens)
+    doubtful = Given(PROBABILITIES, torch.full((5,), 0.4))
+    steps = record(doubtful, masks(1, 5, 3), Pair(Counted(), LowQuality(Every(), doubt=0.5)), steps=5)
+    # what is written, and then what there is room for
+    assert [int(step.edit.remask.sum()) for step in steps] == [0, 1, 2, 1, 0]
+
+
 def test_confidence_is_the_probability_at_commit_time() -> None:
     """Written with probability p, a token keeps p however the context changes, and gets a new one when written again."""
     model = small_world()
@@ -205,7 +242,15 @@ def test_prism_with_random_scores_is_random_remasking(amount: Fixed) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [lambda: Fixed(-1), lambda: Centred(-1), lambda: Binomial(1.5), lambda: CappedBinomial(-0.1)]
+    "bad",
+    [
+        lambda: Fixed(-1),
+        lambda: Centred(-1),
+        lambda: Binomial(1.5),
+        lambda: CappedBinomial(-0.1),
+        lambda: LowQuality(Every(), doubt=0.0),
+        lambda: LowConfidence(Every(), doubt=1.0),
+    ],
 )
 def test_bad_values(bad: object) -> None:
     with pytest.raises(ValueError, match="must"):

@@ -144,9 +144,9 @@ def _on_two_cores(steps: int, **settings: Any) -> Optimisation:
 
 SCALES: dict[str, Scale] = {
     "full": Scale(
-        pretraining=on_gpu(1_000, 256, lr=3e-4, warmup=100, looks=2),
-        conditioning=on_gpu(2_800, 256, lr=3e-4, warmup=100, looks=4),
-        finetuning=on_gpu(500, 128, lr=1e-3, warmup=30, looks=2),
+        pretraining=on_gpu(600, 128, lr=3e-4, warmup=50, looks=1),
+        conditioning=on_gpu(2_300, 128, lr=3e-4, warmup=50, looks=1),
+        finetuning=on_gpu(400, 128, lr=1e-3, warmup=30, looks=1),
         hidden_size=768,
         layers=12,
         heads=12,

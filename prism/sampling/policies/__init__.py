@@ -27,6 +27,7 @@ from prism.sampling.remask import (
     CappedBinomial,
     Centred,
     EntropyAware,
+    Every,
     Fixed,
     LowConfidence,
     LowLikelihood,
@@ -59,6 +60,8 @@ class Settings:
     threshold: float | None = None
     """The probability from which on masks are committed at once; None where only the schedule commits, and 0.9 for the method
     that has no schedule."""
+    doubt: float | None = None
+    """The probability below which committed tokens may go back; None where any may."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,7 @@ def _own_pace(unmasker: Unmasker) -> Callable[[Settings], Policy]:
 
 _PACED = frozenset({"order", "schedule", "threshold"})
 _COUNTED = _PACED | {"amount", "phase"}
+_DOUBTING = _COUNTED | {"doubt"}
 _JOINT = frozenset({"schedule"})
 _STRENGTH = frozenset({"order", "eta", "schedule"})
 
@@ -98,15 +102,15 @@ METHODS: tuple[Method, ...] = (
     Method(
         "prism",
         "PRISM: the lowest quality goes back",
-        lambda s: Pair(_pace(s), LowQuality(s.amount, s.phase)),
-        _COUNTED,
+        lambda s: Pair(_pace(s), LowQuality(s.amount, s.phase, s.doubt)),
+        _DOUBTING,
         needs_head=True,
     ),
     Method(
         "prism-likelihood",
         "PRISM on a model tuned with the likelihood loss: the lowest own probability goes back",
-        lambda s: Pair(_pace(s), LowLikelihood(s.amount, s.phase)),
-        _COUNTED,
+        lambda s: Pair(_pace(s), LowLikelihood(s.amount, s.phase, s.doubt)),
+        _DOUBTING,
     ),
     Method(
         "prism-entropy",
@@ -130,14 +134,14 @@ METHODS: tuple[Method, ...] = (
     Method(
         "remdm-conf-topk",
         "the lowest probability at commit time goes back, fixed counts",
-        lambda s: Pair(_pace(s), LowConfidence(s.amount, s.phase)),
-        _COUNTED,
+        lambda s: Pair(_pace(s), LowConfidence(s.amount, s.phase, s.doubt)),
+        _DOUBTING,
     ),
     Method(
         "p2-self",
         "P2-self's score, the model's own probability of each committed token, fixed counts",
-        lambda s: Pair(_pace(s), LowLikelihood(s.amount, s.phase)),
-        _COUNTED,
+        lambda s: Pair(_pace(s), LowLikelihood(s.amount, s.phase, s.doubt)),
+        _DOUBTING,
     ),
     Method("p2-joint", "P2-self, one ranking, as released", lambda s: P2Self(**_strength(s)), _JOINT | {"eta"}),
     Method(
@@ -179,6 +183,7 @@ __all__ = [
     "CappedBinomial",
     "Centred",
     "DFMCorrector",
+    "Every",
     "Fixed",
     "ForwardBackward",
     "Method",

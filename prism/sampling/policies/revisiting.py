@@ -41,7 +41,8 @@ class Revisiting(Policy):
         past = replace(now, state=replace(now.state, window=now.earlier), widest=everywhere)
         begins = (now.budget.step == 0) & (now.budget.steps > 1)  # a single step could not write them again
         count = torch.where(begins, self.k, 0)
-        back = lowest(self.pair.remasker.score(past), past.state.committed, count)
+        scores = self.pair.remasker.score(past)
+        back = lowest(scores, self.pair.remasker.among(past, scores), count)
         return replace(edit, remask=edit.remask | back)
 
     @property
