@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,18 @@ from prism.evaluation.sandbox import Isolation
 from prism.models.attach import base_weights
 from prism.models.hub import load_backbone, load_model
 from prism.models.llama import Llama
-from prism.recipes.reproduce.functions import SCALES, FunctionsStudy
-from prism.recipes.reproduce.functions_results import COUNTED, ORDERS, caches, contenders
+from prism.recipes.reproduce.functions import AT_RANDOM, HEAD_ALONE, SCALES, FunctionsStudy
+from prism.recipes.reproduce.functions_results import (
+    COUNTED,
+    DOUBTING,
+    ORDERS,
+    amounts,
+    caches,
+    contenders,
+    heads,
+    methods,
+    rivals,
+)
 from prism.recipes.reproduce.sudoku_results import name_of
 from prism.recipes.reproduce.workshop import Workshop
 from prism.recipes.sampling import Sampling
@@ -62,24 +73,34 @@ def test_every_method_writes_every_function(root: Path) -> None:
     study = FunctionsStudy(TINY, Workshop(root / "models", root / "results"), root / "corpus", None)
     for steps in TINY.steps:
         rows = json.loads((root / "results" / f"methods_{steps}.json").read_text())["rows"]
-        assert len(rows) == len(ORDERS) * len(contenders(study))
+        assert len(rows) == sum(len(contenders(study, order, steps)) for order in ORDERS)
         assert {row["functions"] for row in rows} == {TINY.functions}
         assert all(row["nfe"] <= steps for row in rows)
         remasks = {row["method"]: row["remasks"] for row in rows}
         assert remasks["vanilla"] == 0
         assert remasks["prism K=2"] > 0
+        assert remasks["prism p<0.3"] > 0
     assert load_model(study.tuned()).quality_head is not None
 
 
 def test_prism_is_compared_with_the_best_of_every_other(root: Path) -> None:
     study = _there(root)
     rows = json.loads((root / "results" / "rivals.json").read_text())["rows"]
-    others = {one.policy for one in contenders(study)} - {"prism"}
-    assert {(row["steps"], row["order"], row["method"].split()[0]) for row in rows} == {
-        (steps, order, policy) for steps in sorted(TINY.steps)[:2] for order in ORDERS for policy in others
+    others = {one.policy for one in contenders(study, "random", 4)} - {"prism"}
+    compared = {(row["weights"], row["steps"], row["order"], row["method"].split()[0]) for row in rows}
+    assert compared == {
+        (weights, steps, order, policy)
+        for steps in sorted(TINY.steps)[:2]
+        for order in ORDERS
+        for policy in others
+        for weights in ("the same", "before tuning")[: 2 if order == "random" else 1]
     }
     for row in rows:
         told = json.loads((root / "results" / f"methods_{row['steps']}.json").read_text())["rows"]
+        if row["weights"] == "before tuning":
+            ours = [one for one in told if one["method"].startswith("prism")]
+            heads = [one for one in _found(root, "heads") if one["steps"] == row["steps"]]
+            told = ours + [one for one in heads if one["weights"] == "before tuning"]
         parsing = {one["method"]: one["parses"] for one in told if one["order"] == row["order"]}
         assert parsing[row["prism"]] - parsing[row["method"]] == pytest.approx(row["gain_parses"])
         policy = row["method"].split()[0]
@@ -90,23 +111,37 @@ def test_prism_is_compared_with_the_best_of_every_other(root: Path) -> None:
 def test_ways_to_tune_are_compared(root: Path) -> None:
     """Where the backbone learnt, too, others write with its weights; where it did not, they write as before."""
     found = json.loads((root / "results" / "heads.json").read_text())
-    rows, ways = found["rows"], {"prism": ["prism"], "S-at-random": ["prism"]}
-    ways |= {name: ["vanilla", "p2-self", "prism"] for name in ("with-LoRA", "the-papers")}
+    rows, ways = found["rows"], {"head-alone": ["prism"], "S-at-random": ["prism"]}
+    ways |= {name: ["vanilla", "p2-self", "prism"] for name in ("prism", "the-papers")}
     assert set(found["ways"]) == set(TINY.variants) == set(ways)
-    assert {(row["weights"], row["steps"], row["order"], row["method"]) for row in rows} == {
-        (weights, steps, order, method if method == "vanilla" else f"{method} K={k}")
+    ways["before tuning"] = ["vanilla", "remdm-cap", "remdm-conf", "remdm-conf-topk", "p2-self"]
+    assert {(row["weights"], row["steps"], row["method"]) for row in rows} == {
+        (weights, steps, f"{method} {amount}" if method in DOUBTING else method)
         for weights, methods in ways.items()
         for method in methods
         for steps in sorted(TINY.steps)[:2]
-        for order in ORDERS
-        for k in TINY.ks
+        for amount in ("K=2", "p<0.3")
     }
-    main = [row for row in _methods(root) if row["method"] == "prism K=2"]
+    main = {row["method"]: row for row in _methods(root) if row["order"] == "random"}
     here = [row for row in rows if row["weights"] == "prism" and row["steps"] == TINY.steps[0]]
-    assert [{name: row[name] for name in told} for row, told in zip(here, main, strict=True)] == main
+    assert [{name: row[name] for name in main["vanilla"]} for row in here] == [main[row["method"]] for row in here]
     page = (root / "results" / "README.md").read_text()
     assert "| S-at-random | prism K=2 |" in page
-    assert "| with-LoRA | vanilla |" in page
+    assert "| the-papers | vanilla |" in page
+
+
+def test_where_only_a_head_learns_nothing_is_written_twice(root: Path, tmp_path: Path) -> None:
+    """The backbone is the one all began from, so the rivals' bodies are there already."""
+    scale = replace(TINY, variants={"prism": HEAD_ALONE, "S-at-random": AT_RANDOM}, steps=(4,), functions=2)
+    workshop = Workshop(tmp_path / "models", tmp_path / "results")
+    study = FunctionsStudy(scale, workshop, root / "corpus", None)
+    methods(4)(study)
+    found = heads(study)["rows"]
+    assert [row["weights"] for row in found] == [*["before tuning"] * 7, *["prism"] * 2, *["S-at-random"] * 2]
+    assert {row["weights"] for row in rivals(study)["rows"]} == {"the same"}
+    written = list((tmp_path / "models" / "prism" / "written").iterdir())
+    assert len(written) == sum(len(contenders(study, order, 4)) for order in ORDERS) + len(amounts(study, "random"))
+    assert study.before() == study.pretrained()
 
 
 def test_what_learns_in_each_way_to_tune(root: Path) -> None:
@@ -117,6 +152,7 @@ def test_what_learns_in_each_way_to_tune(root: Path) -> None:
         assert (model.lora is None) == (variant.rank is None)
         told = study.workshop.story(study.tuned(name))["loss"]
         assert told["regulariser"] == variant.regulariser
+        assert told["rounds"] == variant.rounds
         assert told["order"]["class"] == ("AwayFrom" if variant.order is None else type(variant.order).__name__)
         weights = base_weights(model.backbone.state_dict())
         assert all(torch.equal(weights[key], value) for key, value in before.items())  # LoRA stands beside them
@@ -130,9 +166,10 @@ def test_the_model_is_asked_in_place_of_its_head(root: Path) -> None:
     for run in found["runs"]:
         assert run["nfe"] == run["steps"] * (1 + TINY.length)
         told = json.loads((root / "results" / f"methods_{run['steps']}.json").read_text())["rows"]
-        prism = next(row for row in told if row["method"] == "prism K=2" and row["order"] == run["order"])
-        assert run["remasks"] == prism["remasks"] > 0
-        gain = next(row for row in found["rows"] if row["method"] == "prism K=2" and row["order"] == run["order"])
+        name = run["method"].removesuffix(", asked")
+        prism = next(row for row in told if row["method"] == name and row["order"] == run["order"])
+        assert run["remasks"] == prism["remasks"] > 0 or "p<" in name
+        gain = next(row for row in found["rows"] if row["method"] == name and row["order"] == run["order"])
         assert run["parses"] - prism["parses"] == pytest.approx(gain["gain_parses"])
     assert "What a perfect head would do" in (root / "results" / "README.md").read_text()
 
@@ -152,7 +189,7 @@ def test_the_originals_are_sound(root: Path) -> None:
 def test_report_and_diffs(root: Path) -> None:
     page = (root / "results" / "README.md").read_text()
     assert "| the originals |" in page
-    for figure in ("steps.svg", "sweep.svg", "transfer.svg"):
+    for figure in ("steps.svg", "sweep.svg", "doubts.svg", "transfer.svg"):
         assert figure in page
         assert (root / "results" / figure).stat().st_size > 1000
     rows = json.loads((root / "results" / f"corrections_{TINY.steps[0]}.json").read_text())["rows"]
@@ -164,13 +201,14 @@ def test_report_and_diffs(root: Path) -> None:
 
 def test_the_sweep_holds_every_method_with_every_k_and_n(root: Path) -> None:
     rows = json.loads((root / "results" / "sweep.json").read_text())["rows"]
-    found = {(row["steps"], row["policy"], row["k"]) for row in rows}
-    counted = {(n, policy, k) for n in TINY.swept_steps for policy in COUNTED for k in TINY.swept_ks}
-    assert found == counted | {(n, "vanilla", 0) for n in TINY.swept_steps}
+    found = {(row["steps"], row["policy"], row["k"], row["doubt"]) for row in rows}
+    counted = {(n, policy, k, 0) for n in TINY.swept_steps for policy in COUNTED for k in TINY.swept_ks}
+    counted |= {(n, policy, 0, p) for n in TINY.swept_steps for policy in DOUBTING for p in TINY.swept_doubts}
+    assert found == counted | {(n, "vanilla", 0, 0) for n in TINY.swept_steps}
     for row in rows:
         assert row["nfe"] == row["steps"]
         alike = [other["remasks"] for other in rows if (other["steps"], other["k"]) == (row["steps"], row["k"])]
-        assert {row["remasks"]} == set(alike)  # so that they differ in nothing but which tokens go back
+        assert {row["remasks"]} == set(alike) or not row["k"]  # so that they differ in nothing but which tokens go back
     mine, theirs = (next(row for row in some if row["method"] == "prism K=2") for some in (rows, _methods(root)))
     assert {name: mine[name] for name in theirs} == theirs  # written once
 
@@ -181,12 +219,11 @@ def _methods(root: Path) -> list[dict[str, Any]]:
 
 def test_blocks(root: Path) -> None:
     found = json.loads((root / "results" / "blocks.json").read_text())
-    ways = {(row["steps"], row["policy"], row["k_block"]) for row in found["rows"]}
-    counted = {
-        (n, p, k) for n in TINY.block_steps for p in ("remdm-conf-topk", "p2-self", "prism") for k in TINY.k_blocks
-    }
-    assert ways == counted | {(n, "vanilla", 0) for n in TINY.block_steps}
-    assert all((row["remasks"] > 0) == (row["k_block"] > 0) for row in found["rows"])
+    ways = {(row["steps"], row["policy"], row["k_block"], row["doubt"]) for row in found["rows"]}
+    counted = {(n, p, k, 0) for n in TINY.block_steps for p in DOUBTING for k in TINY.k_blocks}
+    doubting = {(n, p, 0, doubt) for n in TINY.block_steps for p in DOUBTING for doubt in TINY.block_doubts}
+    assert ways == counted | doubting | {(n, "vanilla", 0, 0) for n in TINY.block_steps}
+    assert all((row["remasks"] > 0) == (row["policy"] != "vanilla") for row in found["rows"])
 
 
 def test_caches_are_compared_with_none(root: Path) -> None:
@@ -196,10 +233,10 @@ def test_caches_are_compared_with_none(root: Path) -> None:
         (p, kind) for p in ("vanilla", "prism") for kind in kinds
     ]
     assert len({row["nfe"] for row in rows}) == 1
-    blocks = {(row["policy"], row["k_block"], row["steps"]): row for row in _found(root, "blocks")}
+    blocks = {(row["method"], row["k_block"], row["steps"]): row for row in _found(root, "blocks")}
     for row in rows:
         if row["cache"] == "none":  # written once
-            same = blocks[row["policy"], row["k_block"], row["steps"]]
+            same = blocks[row["method"], row["k_block"], row["steps"]]
             assert all(row[name] == same[name] for name in ("sound", "parses", "lines", "remasks", "seconds"))
             assert row["gain"] == 0
 
@@ -210,7 +247,9 @@ def _found(root: Path, result: str) -> list[dict[str, Any]]:
 
 def test_tasks_are_run(root: Path) -> None:
     rows = _found(root, "solved_tasks.jsonl")
-    assert [row["method"] for row in rows] == [name_of(c) for c in contenders(_there(root))]
+    study, steps = _there(root), TINY.solving_steps[0]
+    asked = [(o, c) for o in ORDERS for c in contenders(study, o, steps, amounts(study, o)[-1:])]
+    assert [(row["order"], row["method"]) for row in rows] == [(o, name_of(c)) for o, c in asked]
     assert {(row["tasks_of"], row["tasks"], row["asked"], row["pass@1"]) for row in rows} == {
         ("tasks.jsonl", 2, 1, 0.0)
     }

@@ -67,6 +67,8 @@ class Variant:
     same one."""
     regulariser: float = 0.0
     """λ, which a backbone that learns needs."""
+    rounds: int = 1
+    """In how many rounds at the most y is written, each seeing the ones before."""
 
     def head_for(self, hidden_size: int) -> HeadConfig:
         """Attention heads, where it has any, are 64 wide."""
@@ -81,8 +83,8 @@ class Variant:
 
 BY_CONFIDENCE = Variant("S: the masks the model is surest of, as in the paper", TopProbability())
 AT_RANDOM = Variant("S: masks at random", RandomOrder())
-OFF_ENDS = Variant("S: masks at random, few of them ends of text")
-WITH_LORA = Variant("S: masks at random, few of them ends of text; and LoRA on the backbone", rank=64, regulariser=5.0)
+HEAD_ALONE = Variant("S: masks at random, few of them ends of text, written in up to four rounds", rounds=4)
+WITH_LORA = replace(HEAD_ALONE, about=f"{HEAD_ALONE.about}; and LoRA on the backbone", rank=64, regulariser=5.0)
 PAPERS = Variant(
     "the paper's way: its S and head, and LoRA on the backbone", TopProbability(), ProjectionConfig, 64, 0.5
 )
@@ -103,34 +105,39 @@ class Scale:
     layers: int
     heads: int
     loss: PrismLoss
-    """But for the rule of S and λ, which a variant says."""
+    """But for the rule of S, λ and the rounds, which a variant says."""
     length: int = 256
     """Tokens of prompt, body and what pads it."""
     longest_prompt: int = 128
     """Of held-out functions, so that all have room for a body."""
     validation: int = 512
     functions: int = 1_024
-    """Held-out ones to write: a rate is told within 3 points. All results together take 9,600 forward passes of all of them,
-    HumanEval and MBPP 1,440 more of theirs."""
+    """Held-out ones to write: a rate is told within 3 points."""
     at_once: int = 512
-    steps: tuple[int, ...] = (128, 64, 32, 16)
-    ks: tuple[int, ...] = (2, 8)
-    """Tokens PRISM takes back at each step."""
-    swept_steps: tuple[int, ...] = (64, 32, 16)
-    """N and K of the sweep, in which every counted method takes back every number of tokens."""
-    swept_ks: tuple[int, ...] = (2, 4, 8, 16)
+    steps: tuple[int, ...] = (64, 32, 16)
+    ks: tuple[int, ...] = (2,)
+    """Tokens that methods with a count take back at each step."""
+    doubts: Mapping[str, tuple[float, ...]] = field(
+        default_factory=lambda: {"random": (0.2, 0.3), "confidence": (0.9,)}
+    )
+    """By order, below which probability a token goes back where there is no count."""
+    swept_steps: tuple[int, ...] = (32, 16)
+    """N, K and doubts of the sweep, in which every method that takes any takes every one."""
+    swept_ks: tuple[int, ...] = (1, 2, 4)
+    swept_doubts: tuple[float, ...] = (0.1, 0.2, 0.3, 0.5)
     transfer_steps: int = 32
     """Of the tuned model that judges for others."""
     block: int = 32
     """Tokens of a block, where bodies are written from left to right."""
-    block_steps: tuple[int, ...] = (128, 64)
-    k_blocks: tuple[int, ...] = (4, 8, 16)
+    block_steps: tuple[int, ...] = (64,)
+    k_blocks: tuple[int, ...] = (8,)
     """Tokens taken back in each block."""
+    block_doubts: tuple[float, ...] = (0.9,)
     refresh: int = 4
     """Steps after which the more careful cache computes everything anew."""
-    asked_steps: tuple[int, ...] = (16,)
+    asked_steps: tuple[int, ...] = ()
     """Where the model is asked about every token instead of its head: 16 of them take up to 8,224 forward passes more."""
-    solving_steps: tuple[int, ...] = (64, 16)
+    solving_steps: tuple[int, ...] = (64,)
     """Where programs are run."""
 
     variants: Mapping[str, Variant] = field(default_factory=lambda: {"prism": BY_CONFIDENCE, "S-at-random": AT_RANDOM})
@@ -151,12 +158,7 @@ SCALES: dict[str, Scale] = {
         layers=12,
         heads=12,
         loss=PrismLoss(k=8, ys=2, draw=Draw(nucleus=0.9)),
-        variants={
-            "prism": BY_CONFIDENCE,
-            "S-off-ends": OFF_ENDS,
-            "with-LoRA": WITH_LORA,
-            "the-papers": PAPERS,
-        },
+        variants={"prism": WITH_LORA, "head-alone": HEAD_ALONE, "the-papers": PAPERS},
     ),
     "small": Scale(  # 4M parameters; functions in a vocabulary of their own, of about 4,096 tokens
         pretraining=_on_two_cores(500, lr=1e-3, muon_lr=3e-3, warmup=50),
@@ -171,13 +173,14 @@ SCALES: dict[str, Scale] = {
         functions=512,
         at_once=64,
         steps=(16, 8),
-        ks=(2,),
+        doubts={},
         swept_steps=(16, 8),
-        swept_ks=(1, 2, 4),
+        swept_doubts=(),
         transfer_steps=16,
         block=16,
         block_steps=(16,),
         k_blocks=(2,),
+        block_doubts=(),
         asked_steps=(16, 8),
         solving_steps=(16, 8),
     ),
@@ -189,16 +192,17 @@ SCALES: dict[str, Scale] = {
         layers=1,
         heads=2,
         loss=PrismLoss(k=4),
-        variants={"prism": BY_CONFIDENCE, "S-at-random": AT_RANDOM, "with-LoRA": WITH_LORA, "the-papers": PAPERS},
+        variants={"prism": WITH_LORA, "head-alone": HEAD_ALONE, "S-at-random": AT_RANDOM, "the-papers": PAPERS},
         length=320,
         longest_prompt=240,
         validation=4,
         functions=3,
         at_once=2,
         steps=(8, 4),
-        ks=(2,),
+        doubts={"random": (0.3,), "confidence": (0.9,)},
         swept_steps=(8, 4),
         swept_ks=(1, 2),
+        swept_doubts=(0.1, 0.3),
         transfer_steps=8,
         block_steps=(40,),
         k_blocks=(1, 2),
@@ -332,6 +336,10 @@ class FunctionsStudy:
             self.scale.conditioning,
         )
 
+    def before(self) -> Path:
+        """The backbone of the tuned model as it was before it learnt for the last time."""
+        return self.pretrained() if self.scale.variants["prism"].rank is None else self.conditioned()
+
     def tuned(self, name: str = "prism") -> Path:
         """The same with PRISM, in the way of that name."""
         variant, end = self.scale.variants[name], self.rows("validation").end
@@ -345,7 +353,12 @@ class FunctionsStudy:
         return self.workshop.model(
             name,
             make,
-            replace(self.scale.loss, order=variant.order or AwayFrom(end), regulariser=variant.regulariser),
+            replace(
+                self.scale.loss,
+                order=variant.order or AwayFrom(end),
+                regulariser=variant.regulariser,
+                rounds=variant.rounds,
+            ),
             lambda: FunctionBodies(self._training, seed=2),
             lambda: self._held_out(bodies=True),
             settings,

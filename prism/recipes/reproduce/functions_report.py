@@ -74,15 +74,32 @@ def _rivals(found: dict[str, Result], results: Path) -> str:
         return ""
     rows = found["rivals"]["rows"]
     lines = [
-        [row["steps"], row["order"], row["prism"], row["method"], gain(row, "gain_parses"), gain(row, "gain_sound")]
+        [
+            row["steps"],
+            row["order"],
+            row["prism"],
+            row["method"],
+            row.get("weights", "the same"),
+            gain(row, "gain_parses"),
+            gain(row, "gain_sound"),
+        ]
         for row in rows
     ]
-    won = sum(row["gain_parses_interval"][0] > 0 for row in rows)
-    headings = ["N", "order", "PRISM", "against", "more that parse, points", "more that are sound, points"]
+    more, fewer = (sum(sign * row["gain_parses_interval"][end] > 0 for row in rows) for sign, end in ((1, 0), (-1, 1)))
+    headings = [
+        "N",
+        "order",
+        "PRISM",
+        "against",
+        "its weights",
+        "more that parse, points",
+        "more that are sound, points",
+    ]
     return (
-        "## PRISM against every other with the fewest forward passes\n\nOf each method the number of tokens K with which most "
-        "bodies parse; differences are paired, function by function. More of PRISM's bodies parse, outside the interval, in "
-        f"{won} of {len(rows)} comparisons.\n\n{table(headings, lines)}"
+        "## PRISM against every other with the fewest forward passes\n\nOf each method the amount, K tokens at every step or "
+        "all less probable than p, with which most bodies parse; differences are paired, function by function. Outside the "
+        f"interval more of PRISM's bodies parse in {more} of {len(rows)} comparisons, and fewer in {fewer}.\n\n"
+        f"{table(headings, lines)}"
     )
 
 
@@ -103,8 +120,8 @@ def _heads(found: dict[str, Result], results: Path) -> str:
     headings = ["weights", "method", "order", "N", *SHARES.values(), "sound, over vanilla"]
     ways = "".join(f"\n- *{name}*: {about}" for name, about in found["heads"]["ways"].items())
     return (
-        "## Ways to tune\n\nA backbone that did not learn writes with other methods as it did before; over vanilla with the "
-        f"same weights.\n{ways}\n\n{table(headings, lines)}"
+        "## Ways to tune\n\nWhere only the head learnt, others write as they did before tuning; over vanilla with the same "
+        f"weights.\n{ways}\n\n{table(headings, lines)}"
     )
 
 
@@ -178,36 +195,40 @@ def _repaired(row: Result) -> str:
 def _sweep(found: dict[str, Result], results: Path) -> str:
     if "sweep" not in found:
         return ""
-    rows = found["sweep"]["rows"]
-    steps, counts = (sorted({row[name] for row in rows}) for name in ("steps", "k"))
-    policies = list(dict.fromkeys(row["policy"] for row in rows if row["k"]))
-    with Figure(results / "sweep.svg", len(steps)) as axes:
+    rows = [{"doubt": 0, **row} for row in found["sweep"]["rows"]]
+    counted = _swept(rows, "k", "K", "K, tokens taken back a step", results / "sweep.svg")
+    about = "Every method that takes back K tokens at each of N steps, in random order; sound %."
+    section = f"## Sound bodies by K and N\n\n{about}\n\n{counted}"
+    if not any(row["doubt"] for row in rows):
+        return section
+    doubting = _swept(rows, "doubt", "p", "p, below which a token is taken back", results / "doubts.svg")
+    about = "Every token goes back that is less probable than p, by the method's own score, in random order; sound %."
+    return f"{section}\n\n## Sound bodies by doubt and N\n\n{about}\n\n{doubting}"
+
+
+def _swept(rows: list[Result], name: str, symbol: str, axis: str, figure: Path) -> str:
+    """Sound bodies over one kind of amount, drawn and tabled. Nothing taken back is vanilla, whatever the method."""
+    none = pick(rows, k=0, doubt=0)
+    swept = [row for row in rows if row[name]]
+    steps, values = sorted({row["steps"] for row in swept}), [0, *sorted({row[name] for row in swept})]
+    policies = list(dict.fromkeys(row["policy"] for row in swept))
+    with Figure(figure, len(steps)) as axes:
         for ax, n in zip(axes, steps, strict=True):
             ax.sharey(axes[0])
             for policy in policies:
-                # without remasking all are vanilla
-                line = pick(rows, steps=n, k=0) + pick(rows, steps=n, policy=policy)
+                line = pick(none, steps=n) + pick(swept, steps=n, policy=policy)
                 colour, dash = STYLE[policy]
-                ax.plot(
-                    [row["k"] for row in line],
-                    [100 * row["sound"] for row in line],
-                    dash,
-                    color=colour,
-                    label=policy,
-                    marker=".",
-                )
-            ax.set(title=f"N = {n}", xlabel="K, tokens taken back a step", ylabel="sound bodies %", xticks=counts)
+                shares = [100 * row["sound"] for row in line]
+                ax.plot([row[name] for row in line], shares, dash, color=colour, label=policy, marker=".")
+            ax.set(title=f"N = {n}", xlabel=axis, ylabel="sound bodies %", xticks=values)
         axes[0].legend(fontsize=7)
     lines = [
-        [n, policy, *(share(row, "sound") for row in pick(rows, steps=n, k=0) + pick(rows, steps=n, policy=policy))]
+        [n, policy, *(share(row, "sound") for row in pick(none, steps=n) + pick(swept, steps=n, policy=policy))]
         for n in reversed(steps)
         for policy in policies
     ]
-    headings = ["N", "method", *(f"K = {k}" if k else "K = 0, vanilla" for k in counts)]
-    return (
-        "## Sound bodies by K and N\n\nEvery method that takes back K tokens at each of N steps, in random order; sound %.\n\n"
-        f"![sound bodies over K](sweep.svg)\n\n{table(headings, lines)}"
-    )
+    headings = ["N", "method", *(f"{symbol} = {value}" if value else f"{symbol} = 0, vanilla" for value in values)]
+    return f"![sound bodies over {symbol}]({figure.name})\n\n{table(headings, lines)}"
 
 
 def _transfer(found: dict[str, Result], results: Path) -> str:
@@ -242,7 +263,7 @@ def _transfer(found: dict[str, Result], results: Path) -> str:
     headings += ["syntax errors repaired", "introduced"]
     return (
         "## A corrector for a backbone it was not tuned with\n\nA is the model with PRISM's head; B is what its backbone was "
-        "before it learnt to write bodies. Judged by A, every step takes two forward passes: beside the same number of steps "
+        "before it learnt for the last time. Judged by A, every step takes two forward passes: beside the same number of steps "
         f"stands the same number of passes.\n\n![transfer](transfer.svg)\n\n{table(headings, lines)}"
     )
 
@@ -251,13 +272,13 @@ def _blocks(found: dict[str, Result], results: Path) -> str:
     if "blocks" not in found:
         return ""
     lines = [
-        [row["steps"], row["policy"], row["k_block"] or "–", *_tellings(row)]
+        [row["steps"], row["policy"], _in_block(row), *_tellings(row)]
         for row in sorted(found["blocks"]["rows"], key=lambda row: -row["steps"])
     ]
-    headings = ["steps", "method", "K_block", "sound %", "parses %", "sound, over vanilla", "remasks"]
+    headings = ["steps", "method", "taken back", "sound %", "parses %", "sound, over vanilla", "remasks"]
     about = (
-        f"Blocks of {found['blocks']['block']} tokens, in each of which a method takes back K_block; masks are committed by "
-        "confidence."
+        f"Blocks of {found['blocks']['block']} tokens, in each of which a method takes back K_block, or all less probable than "
+        "p; masks are committed by confidence."
     )
     return f"## Written from left to right\n\n{about}\n\n{table(headings, lines)}"
 
@@ -266,13 +287,18 @@ def _caches(found: dict[str, Result], results: Path) -> str:
     if "caches" not in found:
         return ""
     rows = found["caches"]["rows"]
-    lines = [[row["method"], row["k_block"] or "–", row["cache"], *_tellings(row)] for row in rows]
-    headings = ["method", "K_block", "cache", "sound %", "parses %", "sound, over no cache", "remasks"]
+    lines = [[row["policy"], _in_block(row), row["cache"], *_tellings(row)] for row in rows]
+    headings = ["method", "taken back", "cache", "sound %", "parses %", "sound, over no cache", "remasks"]
     about = (
         f"The same blocks, {rows[0]['steps']} forward passes, with a cache that computes everything when a block begins and "
         "then only the block (dual) or the block and what follows (prefix)."
     )
     return f"## What a cache costs\n\n{about}\n\n{table(headings, lines)}"
+
+
+def _in_block(row: Result) -> str:
+    doubt = row.get("doubt", 0)
+    return f"K_block = {row['k_block']}" if row["k_block"] else f"p < {doubt:g}" if doubt else "–"
 
 
 def _tellings(row: Result) -> list[str]:
@@ -287,6 +313,7 @@ def _solved(found: dict[str, Result], results: Path) -> str:
         [
             row["tasks_of"],
             row["steps"],
+            row.get("order", "confidence"),
             row["method"],
             f"{row['asked']} of {row['tasks']}",
             share(row, "pass@1"),
@@ -295,10 +322,10 @@ def _solved(found: dict[str, Result], results: Path) -> str:
         ]
         for row in rows
     ]
-    headings = ["tasks of", "steps", "method", "asked", "solved %", "syntax errors", "with undefined names"]
+    headings = ["tasks of", "steps", "order", "method", "asked", "solved %", "syntax errors", "with undefined names"]
     about = (
-        "Signature and docstring are given; MBPP's words stand as the docstring of the published solution's signature. Masks "
-        "are committed by confidence. Programs were run in a sandbox, one for each task. A task whose prompt is longer than "
+        "Signature and docstring are given; MBPP's words stand as the docstring of the published solution's signature. "
+        "Programs were run in a sandbox, one for each task. A task whose prompt is longer than "
         "the model reads is not asked, and not solved."
     )
     return f"## Tasks solved\n\n{about}\n\n{table(headings, lines)}"

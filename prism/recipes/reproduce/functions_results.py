@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -22,18 +23,27 @@ from prism.recipes.reproduce.sudoku_results import name_of
 from prism.recipes.sampling import Sampling
 
 ORDERS = ("random", "confidence")
-COUNTED = ("random", "remdm-conf-topk", "p2-self", "prism")
+DOUBTING = ("remdm-conf-topk", "p2-self", "prism")
+"""Methods whose score tells a probability."""
+COUNTED = ("random", *DOUBTING)
 """Methods that take back K tokens at each step, whichever they are."""
+Amount = dict[str, Any]
+"""How much goes back, as settings of `Sampling`."""
 
 
-def contenders(study: FunctionsStudy) -> tuple[Sampling, ...]:
-    """All on the same weights; whatever takes back a number of tokens takes back every number."""
-    return (
-        Sampling("vanilla"),
-        Sampling("remdm-cap"),
-        Sampling("remdm-conf"),
-        *(Sampling(name, k=k) for name in ("remdm-conf-topk", "p2-self", "prism") for k in study.scale.ks),
-    )
+def amounts(study: FunctionsStudy, order: str) -> list[Amount]:
+    """A number at every step, or whatever is doubtful."""
+    doubts = study.scale.doubts.get(order, ())
+    return [*({"k": k} for k in study.scale.ks), *({"doubt": doubt} for doubt in doubts)]
+
+
+def contenders(study: FunctionsStudy, order: str, steps: int, given: Sequence[Amount] | None = None) -> list[Sampling]:
+    """All on the same weights; whatever takes back one amount takes back every one."""
+    amount_of = amounts(study, order) if given is None else given
+    return [
+        *(Sampling(name, order=order, steps=steps) for name in ("vanilla", "remdm-cap", "remdm-conf")),
+        *(Sampling(name, order=order, steps=steps, **amount) for name in DOUBTING for amount in amount_of),
+    ]
 
 
 def training(study: FunctionsStudy) -> dict[str, Any]:
@@ -63,8 +73,8 @@ def methods(steps: int) -> Callable[[FunctionsStudy], dict[str, Any]]:
     def measure(study: FunctionsStudy) -> dict[str, Any]:
         clock, rows, path = Stopwatch(), [], study.tuned()
         for order in ORDERS:
-            samplings = [replace(contender, order=order, steps=steps) for contender in contenders(study)]
-            rows += _rows(samplings, study.write(path, *samplings))
+            samplings = contenders(study, order, steps)
+            rows += _told(study, path, samplings)
             for row in rows[-len(samplings) :]:
                 study.workshop.tell(f"  {order} order, {row['method']}: sound {row['sound']:.3f}")
         return {"rows": rows, "record": _record(clock, study, path)}
@@ -74,16 +84,31 @@ def methods(steps: int) -> Callable[[FunctionsStudy], dict[str, Any]]:
 
 
 def rivals(study: FunctionsStudy) -> dict[str, Any]:
-    """PRISM against every other with the fewest steps: of each the number of tokens with which most bodies parse."""
+    """PRISM against every other with the fewest steps: of each the amount with which most bodies parse. Where the backbone
+    learnt with the head, the others write in random order with what it was before, too, which no training ever touched."""
     clock, rows, path = Stopwatch(), [], study.tuned()
+    untouched = study.before() if _learnt(study, "prism") else None
     for steps in sorted(study.scale.steps)[:2]:
         for order in ORDERS:
-            best = _best(study, steps, order)
+            best = _best(study, path, contenders(study, order, steps))
             ours, prism = best.pop("prism")
-            for sampling, run in best.values():
-                row = {"steps": steps, "order": order, "prism": name_of(ours), "method": name_of(sampling)}
-                rows.append({**row, **_gains(run, prism)})
+            others = [("the same", *other) for other in best.values()]
+            if untouched is not None and order == "random":
+                before = _best(study, untouched, _training_free(study, order, steps))
+                others += [("before tuning", *other) for other in before.values()]
+            for weights, sampling, run in others:
+                row = {"steps": steps, "order": order, "weights": weights, "prism": name_of(ours)}
+                rows.append({**row, "method": name_of(sampling), **_gains(run, prism)})
     return {"rows": rows, "record": _record(clock, study, path)}
+
+
+def _learnt(study: FunctionsStudy, name: str) -> bool:
+    """Whether the backbone learnt together with the head of that name."""
+    return study.scale.variants[name].rank is not None
+
+
+def _training_free(study: FunctionsStudy, order: str, steps: int) -> list[Sampling]:
+    return [one for one in contenders(study, order, steps) if one.policy != "prism"]
 
 
 def asked(study: FunctionsStudy) -> dict[str, Any]:
@@ -91,7 +116,7 @@ def asked(study: FunctionsStudy) -> dict[str, Any]:
     clock, rows, runs, path = Stopwatch(), [], [], study.tuned()
     for steps in study.scale.asked_steps:
         for order in ORDERS:
-            best = _best(study, steps, order)
+            best = _best(study, path, contenders(study, order, steps))
             ours = best["prism"][0]
             [run] = study.write(path, ours, lens=study.asked())
             about = {"steps": steps, "order": order}
@@ -100,11 +125,10 @@ def asked(study: FunctionsStudy) -> dict[str, Any]:
     return {"runs": runs, "rows": rows, "record": _record(clock, study, path)}
 
 
-def _best(study: FunctionsStudy, steps: int, order: str) -> dict[str, tuple[Sampling, FunctionsRun]]:
-    """Of each method the number of tokens with which most bodies parse."""
-    samplings = [replace(contender, order=order, steps=steps) for contender in contenders(study)]
+def _best(study: FunctionsStudy, path: Path, samplings: Sequence[Sampling]) -> dict[str, tuple[Sampling, FunctionsRun]]:
+    """Of each method the amount with which most bodies parse."""
     best: dict[str, tuple[Sampling, FunctionsRun]] = {}
-    for sampling, run in zip(samplings, study.write(study.tuned(), *samplings), strict=True):
+    for sampling, run in zip(samplings, study.write(path, *samplings), strict=True):
         if sampling.policy not in best or _parsing(run) > _parsing(best[sampling.policy][1]):
             best[sampling.policy] = sampling, run
     return best
@@ -117,20 +141,30 @@ def _gains(before: FunctionsRun, after: FunctionsRun) -> dict[str, Any]:
 
 
 def heads(study: FunctionsStudy) -> dict[str, Any]:
-    """Every way to tune; where the backbone learnt, too, with what others write with it."""
-    clock, rows = Stopwatch(), []
-    for name, variant in study.scale.variants.items():
-        writer = study.tuned() if variant.rank is None else study.tuned(name)
-        for steps in sorted(study.scale.steps)[:2]:
-            for order in ORDERS:
-                vanilla = Sampling("vanilla", order=order, steps=steps)
-                prism = [replace(vanilla, policy="prism", k=k) for k in study.scale.ks]
-                others = [replace(one, policy="p2-self") for one in prism] if variant.rank is not None else []
-                runs = [*study.write(writer, vanilla, *others), *study.write(study.tuned(name), *prism)]
-                found = _rows([vanilla, *others, *prism], runs)
-                rows += [{"weights": name, **row} for row in (found if others else found[1:])]
-    ways = {name: variant.about for name, variant in study.scale.variants.items()}
-    return {"ways": ways, "rows": rows, "record": _record(clock, study, study.tuned())}
+    """Every way to tune, in random order, with the fewest steps; where the backbone learnt, too, with what P2-self writes with
+    it; and what the others write with the backbone that all began from."""
+    clock, rows, order = Stopwatch(), [], "random"
+    began = study.conditioned() if _learnt(study, "prism") else study.tuned()  # which are the same weights
+    for steps in sorted(study.scale.steps)[:2]:
+        vanilla = Sampling("vanilla", order=order, steps=steps)
+        given = amounts(study, order)
+        rows += [
+            {"weights": "before tuning", **row} for row in _told(study, began, _training_free(study, order, steps))
+        ]
+        for name in study.scale.variants:
+            learnt, tuned = _learnt(study, name), study.tuned(name)
+            others = [replace(vanilla, policy="p2-self", **amount) for amount in given] if learnt else []
+            ways = [*others, *(replace(vanilla, policy="prism", **amount) for amount in given)]
+            found = _rows(
+                [vanilla, *ways], [*study.write(tuned if learnt else began, vanilla), *study.write(tuned, *ways)]
+            )
+            rows += [{"weights": name, **row} for row in (found if learnt else found[1:])]
+    told = {name: variant.about for name, variant in study.scale.variants.items()}
+    return {"ways": told, "rows": rows, "record": _record(clock, study, study.tuned())}
+
+
+def _told(study: FunctionsStudy, writer: Path, samplings: Sequence[Sampling]) -> list[dict[str, Any]]:
+    return _rows(samplings, study.write(writer, *samplings))
 
 
 def _parsing(run: FunctionsRun) -> float:
@@ -138,31 +172,33 @@ def _parsing(run: FunctionsRun) -> float:
 
 
 def sweep(study: FunctionsStudy) -> dict[str, Any]:
-    """Every counted method with every K and every N, in random order, with the same weights."""
-    clock, rows, path = Stopwatch(), [], study.tuned()
-    for steps in study.scale.swept_steps:
+    """Every counted method with every K, and with every doubt if its score tells one, for every N, in random order, with the
+    same weights."""
+    clock, rows, path, scale = Stopwatch(), [], study.tuned(), study.scale
+    for steps in scale.swept_steps:
+        vanilla = Sampling("vanilla", order="random", steps=steps)
         samplings = [
-            Sampling("vanilla", order="random", steps=steps),
-            *(Sampling(name, k=k, order="random", steps=steps) for name in COUNTED for k in study.scale.swept_ks),
+            vanilla,
+            *(replace(vanilla, policy=name, k=k) for name in COUNTED for k in scale.swept_ks),
+            *(replace(vanilla, policy=name, doubt=doubt) for name in DOUBTING for doubt in scale.swept_doubts),
         ]
-        found = _rows(samplings, study.write(path, *samplings))
         rows += [
-            {**row, "policy": sampling.policy, "k": sampling.k or 0}
-            for sampling, row in zip(samplings, found, strict=True)
+            {**row, "policy": sampling.policy, "k": sampling.k or 0, "doubt": sampling.doubt or 0}
+            for sampling, row in zip(samplings, _told(study, path, samplings), strict=True)
         ]
     return {"rows": rows, "record": _record(clock, study, path)}
 
 
 def transfer(study: FunctionsStudy) -> dict[str, Any]:
     """A's quality for what B writes, a backbone its head never saw (the paper's last analysis); two forward passes a step."""
-    clock, rows, a, b = Stopwatch(), [], study.tuned(), study.pretrained()
-    steps, k = study.scale.transfer_steps, max(study.scale.ks)
+    clock, rows, a, b = Stopwatch(), [], study.tuned(), study.before()
+    steps = study.scale.transfer_steps
     for path in (a, b):
         study.load(path)  # both before any is compiled: loading one drops what is compiled
     for order in ORDERS:
-        vanilla = Sampling("vanilla", order=order, steps=steps)
-        own, prism = (Sampling(name, k=k, order=order, steps=steps) for name in ("p2-self", "prism"))
-        rows += [{"who": "A alone", **row} for row in _rows((vanilla, prism), study.write(a, vanilla, prism))]
+        vanilla, amount = Sampling("vanilla", order=order, steps=steps), amounts(study, order)[-1]
+        own, prism = (Sampling(name, order=order, steps=steps, **amount) for name in ("p2-self", "prism"))
+        rows += [{"who": "A alone", **row} for row in _told(study, a, (vanilla, prism))]
         alone, judged = (vanilla, own), (prism, replace(prism, steps=(steps + 1) // 2))
         runs = [*study.write(b, *alone), *study.write(b, *judged, lens=study.judged_by(a))]
         who = ["B alone"] * len(alone) + ["B judged by A"] * len(judged)
@@ -171,12 +207,18 @@ def transfer(study: FunctionsStudy) -> dict[str, Any]:
 
 
 def blocks(study: FunctionsStudy) -> dict[str, Any]:
-    """Bodies written from left to right in blocks, K_block tokens taken back in each (the paper's way with LLaDA)."""
+    """Bodies written from left to right in blocks, K_block tokens taken back in each (the paper's way with LLaDA), or whatever
+    is doubtful."""
     clock, rows, path = Stopwatch(), [], study.tuned()
     for steps in study.scale.block_steps:
-        samplings = _in_blocks(study, steps, ("remdm-conf-topk", "p2-self", "prism"), study.scale.k_blocks)
+        samplings = _in_blocks(study, steps, DOUBTING, _block_amounts(study))
         rows += _block_rows(samplings, study.write(path, *samplings))
     return {"block": study.scale.block, "rows": rows, "record": _record(clock, study, path)}
+
+
+def _block_amounts(study: FunctionsStudy) -> list[Amount]:
+    scale = study.scale
+    return [*({"k_block": k} for k in scale.k_blocks), *({"doubt": doubt} for doubt in scale.block_doubts)]
 
 
 def caches(study: FunctionsStudy) -> dict[str, Any]:
@@ -188,22 +230,21 @@ def caches(study: FunctionsStudy) -> dict[str, Any]:
         Lens(f"dual cache, all anew every {scale.refresh} steps", partial(Cached, refresh=scale.refresh)),
         Lens("prefix cache", partial(Cached, suffix=True)),
     )
-    for sampling in _in_blocks(study, max(scale.block_steps), ("prism",), scale.k_blocks[-1:]):
+    for sampling in _in_blocks(study, max(scale.block_steps), ("prism",), _block_amounts(study)[-1:]):
         runs = [study.write(path, sampling, lens=lens)[0] for lens in lenses]
         found = _block_rows([sampling] * len(runs), runs)
         rows += [{"cache": lens.name or "none", **row} for lens, row in zip(lenses, found, strict=True)]
     return {"block": scale.block, "rows": rows, "record": _record(clock, study, path)}
 
 
-def _in_blocks(study: FunctionsStudy, steps: int, policies: Sequence[str], k_blocks: Sequence[int]) -> list[Sampling]:
-    common: dict[str, Any] = {"order": "confidence", "steps": steps, "block": study.scale.block}
-    counted = [Sampling(policy, k_block=k, **common) for policy in policies for k in k_blocks]
-    return [Sampling("vanilla", **common), *counted]
+def _in_blocks(study: FunctionsStudy, steps: int, policies: Sequence[str], given: Sequence[Amount]) -> list[Sampling]:
+    vanilla = Sampling("vanilla", order="confidence", steps=steps, block=study.scale.block)
+    return [vanilla, *(replace(vanilla, policy=policy, **amount) for policy in policies for amount in given)]
 
 
 def _block_rows(samplings: Sequence[Sampling], runs: Sequence[FunctionsRun]) -> list[dict[str, Any]]:
     return [
-        {**row, "policy": sampling.policy, "k_block": sampling.k_block or 0}
+        {**row, "policy": sampling.policy, "k_block": sampling.k_block or 0, "doubt": sampling.doubt or 0}
         for sampling, row in zip(samplings, _rows(samplings, runs), strict=True)
     ]
 
@@ -213,13 +254,14 @@ def solved(name: str) -> Callable[[FunctionsStudy], dict[str, Any]]:
 
     def measure(study: FunctionsStudy) -> dict[str, Any]:
         clock, rows, path = Stopwatch(), [], study.tuned()
-        for steps in study.scale.solving_steps:
-            for contender in contenders(study):
-                sampling = replace(contender, order="confidence", steps=steps)
+        for steps, order in product(study.scale.solving_steps, ORDERS):
+            for sampling in contenders(study, order, steps, amounts(study, order)[-1:]):
                 run, cost = study.solve(name, path, sampling)
-                row = {"tasks_of": name, "method": name_of(sampling), "steps": steps, "asked": len(cost.forwards)}
-                rows.append({**row, **run.summary(), **cost.summary()})
-                study.workshop.tell(f"  {name}, {row['method']}: {100 * run.pass_at(1).value:.1f} % solved")
+                row = {"tasks_of": name, "method": name_of(sampling), "order": order, "steps": steps}
+                rows.append({**row, "asked": len(cost.forwards), **run.summary(), **cost.summary()})
+                study.workshop.tell(
+                    f"  {name}, {order} order, {row['method']}: {100 * run.pass_at(1).value:.1f} % solved"
+                )
         return {"rows": rows, "digest": _digest(study.tasks[name]), "record": _record(clock, study, path)}
 
     measure.__doc__ = f"How many tasks of {name} are solved when the programs are run."
@@ -245,15 +287,15 @@ def corrected(steps: int) -> Callable[[FunctionsStudy], dict[str, Any]]:
     def measure(study: FunctionsStudy) -> dict[str, Any]:
         clock, rows, path = Stopwatch(), [], study.tuned()
         for order in ORDERS:
-            samplings = [Sampling("prism", k=k, order=order, steps=steps) for k in study.scale.ks]
-            before, *after = study.write(path, Sampling("vanilla", order=order, steps=steps), *samplings)
-            for sampling, run in zip(samplings, after, strict=True):
-                pairs = corrections(before, run)
-                name = f"corrections_{steps}_{order}_{sampling.k}.md"
-                title = f"Vanilla and {name_of(sampling)}, {order} order, {steps} forward passes"
-                (study.workshop.results / name).write_text(page(title, pairs), encoding="utf-8")
-                about = {"method": name_of(sampling), "order": order, "steps": steps, "page": name}
-                rows.append({**about, **summary(pairs), "tasks": by_task(pairs)})
+            prism = Sampling("prism", order=order, steps=steps, **amounts(study, order)[-1])
+            pairs = corrections(*study.write(path, Sampling("vanilla", order=order, steps=steps), prism))
+            name, title = (
+                f"corrections_{steps}_{order}.md",
+                f"Vanilla and {name_of(prism)}, {order} order, {steps} forward passes",
+            )
+            (study.workshop.results / name).write_text(page(title, pairs), encoding="utf-8")
+            about = {"method": name_of(prism), "order": order, "steps": steps, "page": name}
+            rows.append({**about, **summary(pairs), "tasks": by_task(pairs)})
         return {"rows": rows, "record": _record(clock, study, path)}
 
     measure.__doc__ = f"What PRISM mends and what it breaks of what vanilla writes, with {steps} forward passes."
@@ -282,10 +324,10 @@ def results_of(study: FunctionsStudy) -> dict[str, Callable[[FunctionsStudy], di
         "corpus": corpus,
         "training": training,
         "originals": originals,
-        **{f"methods_{steps}": methods(steps) for steps in study.scale.steps},
+        **{f"methods_{steps}": methods(steps) for steps in sorted(study.scale.steps)},
         "rivals": rivals,
         "heads": heads,
-        "asked": asked,
+        **({"asked": asked} if study.scale.asked_steps else {}),
         "sweep": sweep,
         "transfer": transfer,
         "blocks": blocks,

@@ -40,7 +40,9 @@ LIKELIHOOD = (Sampling("vanilla"), Sampling("prism-likelihood", k=4), Sampling("
 
 
 def name_of(sampling: Sampling) -> str:
-    return sampling.policy if sampling.k is None else f"{sampling.policy} K={sampling.k}"
+    parts = [f"K={sampling.k}"] if sampling.k is not None else []
+    parts += [f"p<{sampling.doubt:g}"] if sampling.doubt is not None else []
+    return " ".join([sampling.policy, *parts])
 
 
 def _row(
