@@ -113,7 +113,7 @@ class Scale:
     validation: int = 512
     functions: int = 1_024
     """Held-out ones to write: a rate is told within 3 points."""
-    at_once: int = 512
+    at_once: int = 256
     steps: tuple[int, ...] = (64, 32, 16)
     ks: tuple[int, ...] = (2,)
     """Tokens that methods with a count take back at each step."""
