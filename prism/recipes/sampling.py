@@ -172,10 +172,10 @@ class Sampling:
     def takes_back(self, free: int) -> bool:
         """Whether the K of every step (--k) is taken back anywhere, of a method that has one: a block of L positions must have
         between K + 1 and L - K - 1 tokens at some step."""
-        every = self.doubt is not None and self.k is None
-        counted = "amount" in self.method().uses and self.k_block is None and self.eta is None and not every
-        room = self._smallest_block(free) if counted and self.k != 0 else None
-        return room is None or self._fixed().held(*room, self.build_schedule() or Linear()) > 0
+        amount = self._amount() if "amount" in self.method().uses else None
+        if not isinstance(amount, Fixed) or amount.k == 0 or (room := self._smallest_block(free)) is None:
+            return True
+        return amount.held(*room, self.build_schedule() or Linear()) > 0
 
     def idle(self, free: int) -> str | None:
         """What to tell somebody who did not choose the K that nothing will come of; None where something will."""

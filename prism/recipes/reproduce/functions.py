@@ -140,7 +140,9 @@ class Scale:
     solving_steps: tuple[int, ...] = (64,)
     """Where programs are run."""
 
-    variants: Mapping[str, Variant] = field(default_factory=lambda: {"prism": BY_CONFIDENCE, "S-at-random": AT_RANDOM})
+    variants: Mapping[str, Variant] = field(
+        default_factory=lambda: {"prism": WITH_LORA, "head-alone": HEAD_ALONE, "the-papers": PAPERS}
+    )
     """Ways to tune by the name of their folder, the main one called prism."""
 
 
@@ -158,7 +160,6 @@ SCALES: dict[str, Scale] = {
         layers=12,
         heads=12,
         loss=PrismLoss(k=8, ys=2, draw=Draw(nucleus=0.9)),
-        variants={"prism": WITH_LORA, "head-alone": HEAD_ALONE, "the-papers": PAPERS},
     ),
     "small": Scale(  # 4M parameters; functions in a vocabulary of their own, of about 4,096 tokens
         pretraining=_on_two_cores(500, lr=1e-3, muon_lr=3e-3, warmup=50),
@@ -168,6 +169,7 @@ SCALES: dict[str, Scale] = {
         layers=6,
         heads=3,
         loss=PrismLoss(k=8, ys=4, draw=Draw(nucleus=0.9)),
+        variants={"prism": BY_CONFIDENCE, "S-at-random": AT_RANDOM},
         length=96,
         longest_prompt=56,
         functions=512,

@@ -85,7 +85,7 @@ def methods(steps: int) -> Callable[[FunctionsStudy], dict[str, Any]]:
 
 def rivals(study: FunctionsStudy) -> dict[str, Any]:
     """PRISM against every other with the fewest steps: of each the amount with which most bodies parse. Where the backbone
-    learnt with the head, the others write in random order with what it was before, too, which no training ever touched."""
+    learnt with the head, the others write in random order with what it was before, too."""
     clock, rows, path = Stopwatch(), [], study.tuned()
     untouched = study.before() if _learnt(study, "prism") else None
     for steps in sorted(study.scale.steps)[:2]:
@@ -289,10 +289,8 @@ def corrected(steps: int) -> Callable[[FunctionsStudy], dict[str, Any]]:
         for order in ORDERS:
             prism = Sampling("prism", order=order, steps=steps, **amounts(study, order)[-1])
             pairs = corrections(*study.write(path, Sampling("vanilla", order=order, steps=steps), prism))
-            name, title = (
-                f"corrections_{steps}_{order}.md",
-                f"Vanilla and {name_of(prism)}, {order} order, {steps} forward passes",
-            )
+            name = f"corrections_{steps}_{order}.md"
+            title = f"Vanilla and {name_of(prism)}, {order} order, {steps} forward passes"
             (study.workshop.results / name).write_text(page(title, pairs), encoding="utf-8")
             about = {"method": name_of(prism), "order": order, "steps": steps, "page": name}
             rows.append({**about, **summary(pairs), "tasks": by_task(pairs)})
