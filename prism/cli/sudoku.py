@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +87,14 @@ class CompareSudoku(_OnPuzzles):
     """Run several policies on the same puzzles with the same number of forward passes and show them side by side."""
 
     policies: str = "vanilla,random,remdm-cap,remdm-conf-topk,p2-self,prism"
-    """Names of policies, separated by commas, or `all`; differences are against the first. --order, --k, --eta and so on go
-    to those that use them."""
+    """Names of policies, separated by commas, or `all`; differences are against the first. --order, --k, --doubt and so on
+    go to those that use them."""
 
     def run(self) -> dict[str, Any]:
         clock = Stopwatch()
         names = [method.name for method in METHODS] if self.policies == "all" else self.policies.split(",")
-        variants = [self.only_what_it_uses(name.strip()) for name in names]
+        shared = {field.name: getattr(self, field.name) for field in fields(Sampling)}
+        variants = [Sampling(**{**shared, "policy": name.strip()}).only_what_it_reads() for name in names]
         for variant in variants:
             variant.build_policy()
         puzzles, model = self.read(), self.load_for(*(variant.method() for variant in variants))
@@ -129,23 +130,3 @@ class CompareSudoku(_OnPuzzles):
         record = clock.record("compare sudoku", self, seed=self.seed, model=model, name=self.model or "embedded")
         show_record(record)
         return {"policies": rows, "record": plain(record)}
-
-    def only_what_it_uses(self, name: str) -> Sampling:
-        """The sampling settings for one policy: what the others need and this one does not read is left out."""
-        shared = {f.name: getattr(self, f.name) for f in fields(Sampling)}
-        sampling = Sampling(**{**shared, "policy": name})
-        uses = sampling.method().uses
-        dropped: dict[str, Any] = {}
-        if "order" not in uses:
-            dropped |= {"order": None}
-        if "amount" not in uses:
-            dropped |= {"k": None, "k_block": None, "cap": False}
-        if "schedule" not in uses:
-            dropped |= {"schedule": None}
-        if "threshold" not in uses:
-            dropped |= {"threshold": None}
-        if "phase" not in uses:
-            dropped |= {"on": None, "off": None}
-        if not uses & {"eta", "amount"}:
-            dropped |= {"eta": None}
-        return replace(sampling, **dropped)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from prism.sampling.draw import Draw
@@ -26,6 +26,16 @@ ORDERS: dict[str, Order] = {
     "leftmost": Leftmost(),
 }
 SCHEDULES: dict[str, Schedule] = {"linear": Linear(), "cosine": Cosine(), "plateau": Plateau()}
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "order": ("order",),
+    "amount": ("k", "k_block", "cap", "eta"),
+    "phase": ("on", "off"),
+    "schedule": ("schedule",),
+    "threshold": ("threshold",),
+    "doubt": ("doubt",),
+    "eta": ("eta",),
+}
+"""What of `Sampling` a method reads, by what its `Method.uses` says."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +55,8 @@ class Sampling:
     """Tokens taken back per step (default 4; with --doubt as many as are doubtful)."""
     doubt: float | None = None
     """Take back only tokens that are less probable than this, by the method's own score: quality, the model's probability, or
-    that of the moment of writing. With few steps better than a number alone: try 0.2 for code, 0.8 for puzzles."""
+    that of the moment of writing. For code with few steps better than a number alone (try 0.2); for puzzles (0.8) as good as
+    the right number, and fewer tokens go back."""
     k_block: int | None = None
     """Tokens taken back per block instead, spread over the block's steps from the middle; by a shorter last block as many as it
     has room for."""
@@ -91,24 +102,16 @@ class Sampling:
     def build_policy(self) -> Policy:
         """The policy, checked: a setting the method does not read is an error, not a wish."""
         method = self.method()
-        given = {
-            "order": ["--order"] if self.order is not None else [],
-            "amount": self._amount_flags(method),
-            "phase": [flag for flag, value in (("--on", self.on), ("--off", self.off)) if value is not None],
-            "schedule": ["--schedule"] if self.schedule is not None else [],
-            "threshold": ["--threshold"] if self.threshold is not None else [],
-            "doubt": ["--doubt"] if self.doubt is not None else [],
-            "eta": ["--eta"] if self.eta is not None and "amount" not in method.uses else [],
-        }
-        unread = [flag for setting, flags in given.items() if setting not in method.uses for flag in flags]
-        if unread:
-            raise ValueError(f"{', '.join(unread)}: the policy {method.name!r} does not use it; leave it out.")
+        if unread := self._unread():
+            flags = ", ".join(f"--{name}" for name in unread)
+            raise ValueError(f"{flags}: the policy {method.name!r} does not use it; leave it out.")
         if self.threshold is not None and not 0 < self.threshold <= 1:
             raise ValueError(f"--threshold {self.threshold}: a probability above 0 and at most 1; 0.9 is usual.")
         if self.doubt is not None and not 0 < self.doubt < 1:
             raise ValueError(f"--doubt {self.doubt}: a probability above 0 and below 1; 0.2 is usual.")
-        if self.k_block is not None and given["phase"]:
-            flags = ", ".join(given["phase"])
+        placed = [f"--{name}" for name in SETTINGS["phase"] if getattr(self, name) is not None]
+        if self.k_block is not None and placed:
+            flags = ", ".join(placed)
             raise ValueError(
                 f"{flags}: --k_block has its place in the block, around the middle; leave it out, or take --k."
             )
@@ -135,10 +138,15 @@ class Sampling:
             )
         return Revisiting(policy, k)
 
-    def _amount_flags(self, method: Method) -> list[str]:
-        flags = [("--k", self.k is not None), ("--k_block", self.k_block is not None), ("--cap", self.cap)]
-        flags.append(("--eta", self.eta is not None and "amount" in method.uses))
-        return [flag for flag, given in flags if given]
+    def _unread(self) -> list[str]:
+        """The settings that were given and that the method does not read."""
+        read = {name for use in self.method().uses for name in SETTINGS[use]}
+        others = dict.fromkeys(name for names in SETTINGS.values() for name in names if name not in read)
+        return [name for name in others if getattr(self, name) != getattr(Sampling, name)]
+
+    def only_what_it_reads(self) -> Sampling:
+        """Without the settings that others need and this method does not read."""
+        return replace(self, **{name: getattr(Sampling, name) for name in self._unread()})
 
     def _amount(self) -> Amount:
         if sum(value is not None for value in (self.k, self.k_block, self.eta)) > 1:

@@ -158,7 +158,7 @@ class Doubting(Lowest):
     """Its score tells how probable a token is, so it can spare those that are not doubtful (ours).
 
     A count is the same for a row that is right as for one that is not. Tokens that were right and are written again, several at
-    once, may come out wrong: with few steps that does more harm than good.
+    once, may come out wrong.
     """
 
     doubt: float | None = None

@@ -68,6 +68,9 @@ def test_compare_runs_every_method(
     assert policies["prism"]["nfe"] == policies["vanilla"]["nfe"] == 5
     assert "prism" in capsys.readouterr().out
 
+    assert run(*words, "--policies", "vanilla,random,prism", "--doubt", "0.9", "--json", out) == 0
+    assert result(out)["policies"]["vanilla"]["remasks"] == 0
+
 
 def test_a_corrector_judges_what_an_untuned_model_writes(models: Path, files: Path, tmp_path: Path) -> None:
     """Two forward passes a step, and one for methods that ask for no quality."""

@@ -11,7 +11,7 @@ import torch
 
 import prism
 from prism.recipes.sampling import Sampling
-from prism.sampling.policies import METHODS
+from prism.sampling.policies import METHODS, Method
 
 
 def test_defaults_are_the_papers_sudoku_sampler() -> None:
@@ -46,6 +46,23 @@ def test_a_threshold_goes_with_what_commits_by_count() -> None:
         Sampling(policy="factor", threshold=0.9).build_policy()
     with pytest.raises(ValueError, match=r"--threshold 1\.5: a probability"):
         Sampling(threshold=1.5).build_policy()
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_a_comparison_gives_each_method_what_it_reads(method: Method) -> None:
+    """And nothing else, whatever the others need."""
+    given = Sampling(
+        method.name, order="margin", k=3, doubt=0.3, threshold=0.8, schedule="cosine", on=0.1, off=0.9, block=8, seed=1
+    )
+    kept = given.only_what_it_reads()
+    kept.build_policy()
+    assert (kept.policy, kept.block, kept.seed) == (method.name, 8, 1)
+    assert (kept.k == 3, kept.doubt == 0.3, kept.order == "margin") == tuple(
+        use in method.uses for use in ("amount", "doubt", "order")
+    )
+    if kept != given:
+        with pytest.raises(ValueError, match="does not use it"):
+            given.build_policy()
 
 
 def test_a_doubt_goes_with_scores_that_are_probabilities() -> None:
