@@ -20,21 +20,23 @@ from prism.data.function_corpus import FunctionCorpus
 from prism.data.text import load_tokenizer, vocabulary_size
 from prism.evaluation.functions import Cost
 from prism.evaluation.sandbox import Isolation
+from prism.evaluation.statistics import Interval
 from prism.models.attach import base_weights
 from prism.models.hub import load_backbone, load_model
 from prism.models.llama import Llama
 from prism.recipes.reproduce.functions import AT_RANDOM, HEAD_ALONE, SCALES, FunctionsStudy
 from prism.recipes.reproduce.functions_results import (
-    COUNTED,
     DOUBTING,
     ORDERS,
-    amounts,
     caches,
+    chosen,
     contenders,
     heads,
     methods,
     rivals,
+    training_free,
 )
+from prism.recipes.reproduce.report import pick
 from prism.recipes.reproduce.sudoku_results import name_of
 from prism.recipes.reproduce.workshop import Workshop
 from prism.recipes.sampling import Sampling
@@ -70,63 +72,60 @@ def _study(path: Path) -> list[str | Path]:
 
 
 def test_every_method_writes_every_function(root: Path) -> None:
-    study = FunctionsStudy(TINY, Workshop(root / "models", root / "results"), root / "corpus", None)
+    study = _there(root)
     for steps in TINY.steps:
-        rows = json.loads((root / "results" / f"methods_{steps}.json").read_text())["rows"]
-        assert len(rows) == sum(len(contenders(study, order, steps)) for order in ORDERS)
+        rows = _found(root, f"methods_{steps}")
+        asked = [(o, name_of(way)) for o in ORDERS for way in contenders(study, study.tuned(), o, steps)]
+        assert [(row["order"], row["method"]) for row in rows] == asked
         assert {row["functions"] for row in rows} == {TINY.functions}
         assert all(row["nfe"] <= steps for row in rows)
-        remasks = {row["method"]: row["remasks"] for row in rows}
-        assert remasks["vanilla"] == 0
-        assert remasks["prism K=2"] > 0
-        assert remasks["prism p<0.3"] > 0
+        assert all((row["remasks"] == 0) == (row["method"] == "vanilla") for row in rows)
     assert load_model(study.tuned()).quality_head is not None
 
 
-def test_prism_is_compared_with_the_best_of_every_other(root: Path) -> None:
+def test_prism_is_compared_with_every_other(root: Path) -> None:
     study = _there(root)
-    rows = json.loads((root / "results" / "rivals.json").read_text())["rows"]
-    others = {one.policy for one in contenders(study, "random", 4)} - {"prism"}
-    compared = {(row["weights"], row["steps"], row["order"], row["method"].split()[0]) for row in rows}
-    assert compared == {
-        (weights, steps, order, policy)
+    rows, weights = _found(root, "rivals"), {"the same": study.tuned(), "before tuning": study.before()}
+    assert [(row["weights"], row["steps"], row["order"], row["method"]) for row in rows] == [
+        (told, steps, order, name_of(way))
         for steps in sorted(TINY.steps)[:2]
         for order in ORDERS
-        for policy in others
-        for weights in ("the same", "before tuning")[: 2 if order == "random" else 1]
-    }
+        for told, path in weights.items()
+        for way in training_free(study, path, order, steps)
+    ]
     for row in rows:
-        told = json.loads((root / "results" / f"methods_{row['steps']}.json").read_text())["rows"]
-        if row["weights"] == "before tuning":
-            ours = [one for one in told if one["method"].startswith("prism")]
-            heads = [one for one in _found(root, "heads") if one["steps"] == row["steps"]]
-            told = ours + [one for one in heads if one["weights"] == "before tuning"]
-        parsing = {one["method"]: one["parses"] for one in told if one["order"] == row["order"]}
-        assert parsing[row["prism"]] - parsing[row["method"]] == pytest.approx(row["gain_parses"])
-        policy = row["method"].split()[0]
-        assert parsing[row["method"]] == max(parsing[name] for name in parsing if name.split()[0] == policy)
+        policy = next(
+            way for way in contenders(study, study.tuned(), row["order"], row["steps"]) if way.policy == "prism"
+        )
+        assert row["prism"] == name_of(policy)
+        ways = training_free(study, weights[row["weights"]], row["order"], row["steps"])
+        other = next(way for way in ways if name_of(way) == row["method"])
+        [ours], [theirs] = study.write(study.tuned(), policy), study.write(weights[row["weights"]], other)
+        gain = ours.share(lambda one: one.parses).value - theirs.share(lambda one: one.parses).value
+        assert gain == pytest.approx(row["gain_parses"])
     assert "against every other with the fewest forward passes" in (root / "results" / "README.md").read_text()
 
 
 def test_ways_to_tune_are_compared(root: Path) -> None:
     """Where the backbone learnt, too, others write with its weights; where it did not, they write as before."""
-    found = json.loads((root / "results" / "heads.json").read_text())
+    found, study = json.loads((root / "results" / "heads.json").read_text()), _there(root)
     rows, ways = found["rows"], {"head-alone": ["prism"], "S-at-random": ["prism"]}
     ways |= {name: ["vanilla", "p2-self", "prism"] for name in ("prism", "the-papers")}
     assert set(found["ways"]) == set(TINY.variants) == set(ways)
     ways["before tuning"] = ["vanilla", "remdm-cap", "remdm-conf", "remdm-conf-topk", "p2-self"]
-    assert {(row["weights"], row["steps"], row["method"]) for row in rows} == {
-        (weights, steps, f"{method} {amount}" if method in DOUBTING else method)
-        for weights, methods in ways.items()
-        for method in methods
-        for steps in sorted(TINY.steps)[:2]
-        for amount in ("K=2", "p<0.3")
-    }
+    for steps in sorted(TINY.steps)[:2]:
+        for weights, policies in ways.items():
+            path = study.conditioned() if weights == "before tuning" else study.tuned(weights)
+            asked = [
+                name_of(chosen(study, path, policy, "random", steps)) if policy in DOUBTING else policy
+                for policy in policies
+            ]
+            assert [row["method"] for row in pick(rows, weights=weights, steps=steps)] == asked
     main = {row["method"]: row for row in _methods(root) if row["order"] == "random"}
     here = [row for row in rows if row["weights"] == "prism" and row["steps"] == TINY.steps[0]]
     assert [{name: row[name] for name in main["vanilla"]} for row in here] == [main[row["method"]] for row in here]
     page = (root / "results" / "README.md").read_text()
-    assert "| S-at-random | prism K=2 |" in page
+    assert "| S-at-random | prism K=" in page
     assert "| the-papers | vanilla |" in page
 
 
@@ -136,12 +135,40 @@ def test_where_only_a_head_learns_nothing_is_written_twice(root: Path, tmp_path:
     workshop = Workshop(tmp_path / "models", tmp_path / "results")
     study = FunctionsStudy(scale, workshop, root / "corpus", None)
     methods(4)(study)
+    before = _written(study)
     found = heads(study)["rows"]
-    assert [row["weights"] for row in found] == [*["before tuning"] * 7, *["prism"] * 2, *["S-at-random"] * 2]
-    assert {row["weights"] for row in rivals(study)["rows"]} == {"the same"}
-    written = list((tmp_path / "models" / "prism" / "written").iterdir())
-    assert len(written) == sum(len(contenders(study, order, 4)) for order in ORDERS) + len(amounts(study, "random"))
+    assert [row["weights"] for row in found] == [*["before tuning"] * 5, "prism", "S-at-random"]
+    rivals(study)
+    others = [name for name in _written(study) - before if "S-at-random" not in name]
+    assert not others
     assert study.before() == study.pretrained()
+
+
+def _written(study: FunctionsStudy) -> set[str]:
+    return {path.name for path in (study.tuned().parent / "written").iterdir()}
+
+
+def test_the_amount_is_chosen_on_the_validation_side(root: Path) -> None:
+    """That with which most of its bodies parse, whatever becomes of the test functions."""
+    study, verdicts = _there(root), {}
+
+    class Written:
+        def __init__(self, parsing: float) -> None:
+            self.parsing = parsing
+
+        def share(self, having: object) -> Interval:
+            return Interval(self.parsing, 0.0, 1.0)
+
+    def write(writer: Path, *ways: Sampling, split: str = "test") -> list[Written]:
+        verdicts.update({name_of(way): split for way in ways})
+        return [Written({None: 0.1, 0.1: 0.3, 0.3: 0.2}[way.doubt]) for way in ways]
+
+    study.write = write  # type: ignore[method-assign, assignment]
+    assert chosen(study, study.tuned(), "p2-self", "random", 4) == Sampling(
+        "p2-self", order="random", steps=4, doubt=0.1
+    )
+    assert set(verdicts.values()) == {"validation"}
+    assert len(verdicts) == len(TINY.ks) + len(TINY.doubts["random"])
 
 
 def test_what_learns_in_each_way_to_tune(root: Path) -> None:
@@ -199,18 +226,27 @@ def test_report_and_diffs(root: Path) -> None:
         assert "each written twice" in (root / "results" / row["page"]).read_text()
 
 
-def test_the_sweep_holds_every_method_with_every_k_and_n(root: Path) -> None:
-    rows = json.loads((root / "results" / "sweep.json").read_text())["rows"]
-    found = {(row["steps"], row["policy"], row["k"], row["doubt"]) for row in rows}
-    counted = {(n, policy, k, 0) for n in TINY.swept_steps for policy in COUNTED for k in TINY.swept_ks}
-    counted |= {(n, policy, 0, p) for n in TINY.swept_steps for policy in DOUBTING for p in TINY.swept_doubts}
-    assert found == counted | {(n, "vanilla", 0, 0) for n in TINY.swept_steps}
+def test_the_sweep_holds_every_method_with_every_amount(root: Path) -> None:
+    rows, study = _found(root, "sweep"), _there(root)
+    found = {(row["steps"], row["order"], row["policy"], row["k"], row["doubt"]) for row in rows}
+    runs = [(steps, order) for steps in TINY.steps for order in ORDERS]
+    wanted = {(*one, policy, k, 0) for one in runs for policy in ("random", *DOUBTING) for k in TINY.ks}
+    wanted |= {(*one, policy, 0, p) for one in runs for policy in DOUBTING for p in TINY.doubts[one[1]]}
+    assert found == wanted | {(*one, "vanilla", 0, 0) for one in runs}
     for row in rows:
         assert row["nfe"] == row["steps"]
-        alike = [other["remasks"] for other in rows if (other["steps"], other["k"]) == (row["steps"], row["k"])]
-        assert {row["remasks"]} == set(alike) or not row["k"]  # so that they differ in nothing but which tokens go back
-    mine, theirs = (next(row for row in some if row["method"] == "prism K=2") for some in (rows, _methods(root)))
-    assert {name: mine[name] for name in theirs} == theirs  # written once
+        assert row["functions"] == TINY.validation
+        alike = pick(rows, steps=row["steps"], order=row["order"], k=row["k"])
+        assert {row["remasks"]} == {one["remasks"] for one in alike} or not row[
+            "k"
+        ]  # they differ in which tokens go back
+        assert row["remasks"] > 0 or row["policy"] == "vanilla" or row["doubt"]
+    assert any(row["remasks"] > 0 for row in rows if row["doubt"])
+    ours = pick(rows, chosen=True, order="random", steps=TINY.steps[0])
+    assert [row["method"] for row in ours] == [
+        name_of(chosen(study, study.tuned(), policy, "random", TINY.steps[0])) for policy in DOUBTING
+    ]
+    assert "**0.0 [" in (root / "results" / "README.md").read_text()
 
 
 def _methods(root: Path) -> list[dict[str, Any]]:
@@ -248,7 +284,7 @@ def _found(root: Path, result: str) -> list[dict[str, Any]]:
 def test_tasks_are_run(root: Path) -> None:
     rows = _found(root, "solved_tasks.jsonl")
     study, steps = _there(root), TINY.solving_steps[0]
-    asked = [(o, c) for o in ORDERS for c in contenders(study, o, steps, amounts(study, o)[-1:])]
+    asked = [(o, c) for o in ORDERS for c in contenders(study, study.tuned(), o, steps)]
     assert [(row["order"], row["method"]) for row in rows] == [(o, name_of(c)) for o, c in asked]
     assert {(row["tasks_of"], row["tasks"], row["asked"], row["pass@1"]) for row in rows} == {
         ("tasks.jsonl", 2, 1, 0.0)
@@ -341,21 +377,21 @@ def test_what_was_written_is_kept(root: Path, tmp_path: Path) -> None:
         (tmp_path / "models" / name / "model").mkdir(parents=True)
     shutil.copytree(root / "models" / "prism" / "written", tmp_path / "models" / "prism" / "written")
     study = FunctionsStudy(TINY, Workshop(tmp_path / "models", tmp_path / "results"), root / "corpus", None)
-    sampling = Sampling("prism", k=2, order="random", steps=TINY.steps[0])
+    sampling = chosen(study, study.tuned(), "prism", "random", TINY.steps[0])
     [run] = study.write(study.tuned(), sampling)
-    there = next(row for row in _methods(root) if row["method"] == "prism K=2")
+    there = next(row for row in _methods(root) if row["method"] == name_of(sampling))
     assert {name: there[name] for name in run.summary()} == run.summary()
 
 
 def test_held_out_functions_are_held_out(root: Path) -> None:
     study = FunctionsStudy(TINY, Workshop(root / "models", root / "results"), root / "corpus", None)
-    functions, rows = study.test
-    assert [study.tokenizer.decode(row[:prompt]) for row, prompt in zip(rows.tokens, rows.prompts, strict=True)] == [
-        function.prompt for function in functions
-    ]
-    packages = study.corpus.manifest["packages"]
-    assert {packages[function.package]["side"] for function in functions} == {"test"}
-    assert (rows.prompts <= TINY.longest_prompt).all()
+    for split in ("validation", "test"):
+        functions, rows = study.to_write(split)
+        prompts = [study.tokenizer.decode(row[:prompt]) for row, prompt in zip(rows.tokens, rows.prompts, strict=True)]
+        assert prompts == [function.prompt for function in functions]
+        packages = study.corpus.manifest["packages"]
+        assert {packages[function.package]["side"] for function in functions} == {split}
+        assert (rows.prompts <= TINY.longest_prompt).all()
 
 
 def test_again_makes_nothing_anew(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

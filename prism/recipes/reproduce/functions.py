@@ -111,20 +111,17 @@ class Scale:
     longest_prompt: int = 128
     """Of held-out functions, so that all have room for a body."""
     validation: int = 512
+    """Held-out functions by which checkpoints are chosen, and others by which each method's amount is."""
     functions: int = 1_024
-    """Held-out ones to write: a rate is told within 3 points."""
+    """Held-out ones to write that nothing was chosen by: a rate is told within 3 points."""
     at_once: int = 256
-    steps: tuple[int, ...] = (64, 32, 16)
-    ks: tuple[int, ...] = (2,)
-    """Tokens that methods with a count take back at each step."""
+    steps: tuple[int, ...] = (32, 16, 8)
+    ks: tuple[int, ...] = (1, 2)
+    """Numbers of tokens to take back at each step, of which every method that takes any tries every one."""
     doubts: Mapping[str, tuple[float, ...]] = field(
-        default_factory=lambda: {"random": (0.2, 0.3), "confidence": (0.9,)}
+        default_factory=lambda: {"random": (0.1, 0.2, 0.3, 0.5), "confidence": (0.9,)}
     )
-    """By order, below which probability a token goes back where there is no count."""
-    swept_steps: tuple[int, ...] = (32, 16)
-    """N, K and doubts of the sweep, in which every method that takes any takes every one."""
-    swept_ks: tuple[int, ...] = (1, 2, 4)
-    swept_doubts: tuple[float, ...] = (0.1, 0.2, 0.3, 0.5)
+    """By order, the same for the probability below which a token goes back where there is no number."""
     transfer_steps: int = 32
     """Of the tuned model that judges for others."""
     block: int = 32
@@ -175,9 +172,8 @@ SCALES: dict[str, Scale] = {
         functions=512,
         at_once=64,
         steps=(16, 8),
-        doubts={},
-        swept_steps=(16, 8),
-        swept_doubts=(),
+        ks=(2,),
+        doubts={"random": (0.1, 0.2, 0.3, 0.5), "confidence": (0.5, 0.9)},
         transfer_steps=16,
         block=16,
         block_steps=(16,),
@@ -201,10 +197,7 @@ SCALES: dict[str, Scale] = {
         functions=3,
         at_once=2,
         steps=(8, 4),
-        doubts={"random": (0.3,), "confidence": (0.9,)},
-        swept_steps=(8, 4),
-        swept_ks=(1, 2),
-        swept_doubts=(0.1, 0.3),
+        doubts={"random": (0.1, 0.3), "confidence": (0.9,)},
         transfer_steps=8,
         block_steps=(40,),
         k_blocks=(1, 2),
@@ -245,6 +238,7 @@ class FunctionsStudy:
         self.corpus, self.tokens = FunctionCorpus.load(data), data / "tokens"
         self.tokenizer = load_tokenizer(self.tokens / "tokenizer")
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._held: dict[str, tuple[list[Function], FunctionRows]] = {}
         self._judgings: dict[Path, Judging] = {}
 
     @cached_property
@@ -263,10 +257,16 @@ class FunctionsStudy:
         chosen = rows[torch.randperm(len(rows), generator=_generator())[: self.scale.validation]]
         return Batch(chosen.tokens.long(), chosen.bodies if bodies else None)
 
-    @cached_property
-    def test(self) -> tuple[list[Function], FunctionRows]:
-        """Held-out functions that need nothing of their modules, in an order by chance, and their rows."""
-        rows, functions = self.rows("test"), list(self.corpus.functions("test"))
+    def to_write(self, split: str) -> tuple[list[Function], FunctionRows]:
+        """Held-out functions that need nothing of their modules, in an order by chance, and their rows: of the test side, or of
+        the validation side to choose settings by."""
+        if split not in self._held:
+            count = {"validation": self.scale.validation, "test": self.scale.functions}[split]
+            self._held[split] = self._self_contained(split, count)
+        return self._held[split]
+
+    def _self_contained(self, split: str, count: int) -> tuple[list[Function], FunctionRows]:
+        rows, functions = self.rows(split), list(self.corpus.functions(split))
         fitting = [
             number
             for number, (place, prompt) in enumerate(zip(rows.numbers.tolist(), rows.prompts.tolist(), strict=True))
@@ -274,11 +274,11 @@ class FunctionsStudy:
         ]
         order = torch.randperm(len(fitting), generator=_generator()).tolist()
         clean = (n for n in (fitting[i] for i in order) if not undefined_names(functions[int(rows.numbers[n])].text))
-        chosen = rows[torch.tensor(list(islice(clean, self.scale.functions)), dtype=torch.long)]
+        chosen = rows[torch.tensor(list(islice(clean, count)), dtype=torch.long)]
         if not len(chosen):
             raise ValueError(
-                f"No test function of {self.corpus.folder} has {self.scale.length} tokens at most, {self.scale.longest_prompt} "
-                "of them in its prompt, and needs nothing of its module; make a larger corpus."
+                f"No {split} function of {self.corpus.folder} has {self.scale.length} tokens at most, "
+                f"{self.scale.longest_prompt} of them in its prompt, and needs nothing of its module; make a larger corpus."
             )
         return [functions[number] for number in chosen.numbers.tolist()], chosen
 
@@ -369,10 +369,12 @@ class FunctionsStudy:
     def load(self, path: Path) -> Any:
         return to_sample(path, self.device, half=self.scale.finetuning.precision is Precision.BF16)
 
-    def write(self, writer: Path, *samplings: Sampling, lens: Lens = NOTHING) -> list[FunctionsRun]:
-        """The bodies of all test functions by the model of that folder, in every way that is asked for. One way is judged while
-        the next one is written, and what was ever written is kept."""
-        judgings = [self._judging(writer, sampling, lens) for sampling in samplings]
+    def write(
+        self, writer: Path, *samplings: Sampling, lens: Lens = NOTHING, split: str = "test"
+    ) -> list[FunctionsRun]:
+        """The bodies of all functions to write by the model of that folder, in every way that is asked for. One way is judged
+        while the next one is written, and what was ever written is kept."""
+        judgings = [self._judging(writer, sampling, lens, split) for sampling in samplings]
         return [judging.run() for judging in judgings]
 
     def judged_by(self, judge: Path) -> Lens:
@@ -383,11 +385,11 @@ class FunctionsStudy:
         """Its own likelihood of every hidden token in place of its head's quality."""
         return Lens("asked", partial(Asked, length=self.scale.length))
 
-    def _judging(self, writer: Path, sampling: Sampling, lens: Lens) -> Judging:
-        file = self._file("functions", writer, sampling, lens)
+    def _judging(self, writer: Path, sampling: Sampling, lens: Lens, split: str) -> Judging:
+        file = self._file(f"{split} functions", writer, sampling, lens)
         if file not in self._judgings:
-            written = self._written(file, writer, sampling, lens, self.test[1])
-            self._judgings[file] = self._jury.call(self.test[0], *written)
+            functions, rows = self.to_write(split)
+            self._judgings[file] = self._jury.call(functions, *self._written(file, writer, sampling, lens, rows))
         return self._judgings[file]
 
     def solve(self, name: str, writer: Path, sampling: Sampling) -> tuple[CodeRun, Cost]:

@@ -79,7 +79,7 @@ def _rivals(found: dict[str, Result], results: Path) -> str:
             row["order"],
             row["prism"],
             row["method"],
-            row.get("weights", "the same"),
+            row["weights"],
             gain(row, "gain_parses"),
             gain(row, "gain_sound"),
         ]
@@ -96,9 +96,10 @@ def _rivals(found: dict[str, Result], results: Path) -> str:
         "more that are sound, points",
     ]
     return (
-        "## PRISM against every other with the fewest forward passes\n\nOf each method the amount, K tokens at every step or "
-        "all less probable than p, with which most bodies parse; differences are paired, function by function. Outside the "
-        f"interval more of PRISM's bodies parse in {more} of {len(rows)} comparisons, and fewer in {fewer}.\n\n"
+        "## PRISM against every other with the fewest forward passes\n\nEach takes back its own amount, K tokens at every "
+        "step or all less probable than p, chosen on validation functions; differences are paired, function by function, on "
+        "test functions that nothing was chosen by. *Before tuning*: written by the backbone as it was before PRISM tuned it. "
+        f"Outside the interval more of PRISM's bodies parse in {more} of {len(rows)} comparisons, and fewer in {fewer}.\n\n"
         f"{table(headings, lines)}"
     )
 
@@ -142,7 +143,7 @@ def _asked(found: dict[str, Result], results: Path) -> str:
         "hidden, which is what the head estimates: asked with a forward pass a token, at every step. Forward passes are "
         "counted as if every token of a row were asked about.\n\n"
         f"{table(['N', 'order', 'method', 'forward passes', 'parses %', 'sound %'], told)}\n\nAgainst every method with its "
-        "head or score, of each the K with which most bodies parse; paired, function by function. More parse, outside the "
+        "head or score, each with its own amount; paired, function by function. More parse, outside the "
         f"interval, in {won} of {len(rows)} comparisons.\n\n"
         f"{table(['N', 'order', 'against', 'more that parse, points', 'more that are sound, points'], against)}"
     )
@@ -155,14 +156,19 @@ def _steps(found: dict[str, Result], results: Path) -> str:
     orders = list(dict.fromkeys(row["order"] for row in rows))
     with Figure(results / "steps.svg", len(orders)) as axes:
         for ax, order in zip(axes, orders, strict=True):
-            for method in dict.fromkeys(row["method"] for row in rows):
-                line = pick(rows, order=order, method=method)
-                colour, dash = STYLE[method.split()[0]]
+            for policy in dict.fromkeys(_policy(row) for row in rows):
+                line = [row for row in pick(rows, order=order) if _policy(row) == policy]
+                colour, dash = STYLE[policy]
                 values = [100 * row["sound"] for row in line]
-                ax.plot([row["steps"] for row in line], values, dash, color=colour, label=method, marker=".")
+                ax.plot([row["steps"] for row in line], values, dash, color=colour, label=policy, marker=".")
             ax.set(title=f"{order} order", xlabel="forward passes", ylabel="sound bodies %")
         axes[0].legend(fontsize=7)
     return "## Sound bodies by the number of forward passes\n\n![sound bodies over steps](steps.svg)"
+
+
+def _policy(row: Result) -> str:
+    """The method without its amount, which differs from one number of steps to the next."""
+    return str(row["method"]).split()[0]
 
 
 def _corrections(found: dict[str, Result], results: Path) -> str:
@@ -195,40 +201,47 @@ def _repaired(row: Result) -> str:
 def _sweep(found: dict[str, Result], results: Path) -> str:
     if "sweep" not in found:
         return ""
-    rows = [{"doubt": 0, **row} for row in found["sweep"]["rows"]]
-    counted = _swept(rows, "k", "K", "K, tokens taken back a step", results / "sweep.svg")
-    about = "Every method that takes back K tokens at each of N steps, in random order; sound %."
-    section = f"## Sound bodies by K and N\n\n{about}\n\n{counted}"
-    if not any(row["doubt"] for row in rows):
-        return section
-    doubting = _swept(rows, "doubt", "p", "p, below which a token is taken back", results / "doubts.svg")
-    about = "Every token goes back that is less probable than p, by the method's own score, in random order; sound %."
-    return f"{section}\n\n## Sound bodies by doubt and N\n\n{about}\n\n{doubting}"
+    rows = found["sweep"]["rows"]
+    about = (
+        "Of every method the amount (in bold) with which most bodies of validation functions parse is the one that the other "
+        "tables tell of, on test functions. It is chosen for each order and number of steps, and for each model's weights; "
+        "these are the tuned ones'."
+    )
+    tables = [
+        _swept(rows, "k", "K", "K, tokens taken back a step", results / "sweep.svg"),
+        _swept(rows, "doubt", "p", "p, below which a token is taken back", results / "doubts.svg"),
+    ]
+    return "\n\n".join(["## How much to take back", about, *filter(None, tables)])
 
 
 def _swept(rows: list[Result], name: str, symbol: str, axis: str, figure: Path) -> str:
-    """Sound bodies over one kind of amount, drawn and tabled. Nothing taken back is vanilla, whatever the method."""
-    none = pick(rows, k=0, doubt=0)
+    """Bodies that parse over one kind of amount, drawn and tabled. Nothing taken back is vanilla, whatever the method."""
     swept = [row for row in rows if row[name]]
-    steps, values = sorted({row["steps"] for row in swept}), [0, *sorted({row[name] for row in swept})]
-    policies = list(dict.fromkeys(row["policy"] for row in swept))
-    with Figure(figure, len(steps)) as axes:
-        for ax, n in zip(axes, steps, strict=True):
+    if not swept:
+        return ""
+    runs = list(dict.fromkeys((row["steps"], row["order"]) for row in swept))
+    values = [0, *sorted({row[name] for row in swept})]
+    lines: list[list[object]] = []
+    with Figure(figure, len(runs)) as axes:
+        for ax, (steps, order) in zip(axes, runs, strict=True):
             ax.sharey(axes[0])
-            for policy in policies:
-                line = pick(none, steps=n) + pick(swept, steps=n, policy=policy)
+            here, none = pick(swept, steps=steps, order=order), pick(rows, steps=steps, order=order, k=0, doubt=0)
+            for policy in dict.fromkeys(row["policy"] for row in here):
+                line = none + pick(here, policy=policy)
                 colour, dash = STYLE[policy]
-                shares = [100 * row["sound"] for row in line]
-                ax.plot([row[name] for row in line], shares, dash, color=colour, label=policy, marker=".")
-            ax.set(title=f"N = {n}", xlabel=axis, ylabel="sound bodies %", xticks=values)
+                ax.plot(
+                    [row[name] for row in line], [100 * row["parses"] for row in line], dash, color=colour, label=policy
+                )
+                told = {row[name]: _bold(share(row, "parses"), row["chosen"]) for row in line}
+                lines.append([steps, order, policy, *(told.get(value, "–") for value in values)])
+            ax.set(title=f"N = {steps}, {order} order", xlabel=axis, ylabel="bodies that parse %", xticks=values)
         axes[0].legend(fontsize=7)
-    lines = [
-        [n, policy, *(share(row, "sound") for row in pick(none, steps=n) + pick(swept, steps=n, policy=policy))]
-        for n in reversed(steps)
-        for policy in policies
-    ]
-    headings = ["N", "method", *(f"{symbol} = {value}" if value else f"{symbol} = 0, vanilla" for value in values)]
-    return f"![sound bodies over {symbol}]({figure.name})\n\n{table(headings, lines)}"
+    headings = ["N", "order", "method", *(f"{symbol} = {value}" if value else "vanilla" for value in values)]
+    return f"![bodies that parse over {symbol}]({figure.name})\n\n{table(headings, lines)}"
+
+
+def _bold(words: str, strong: bool) -> str:
+    return f"**{words}**" if strong else words
 
 
 def _transfer(found: dict[str, Result], results: Path) -> str:
@@ -241,7 +254,7 @@ def _transfer(found: dict[str, Result], results: Path) -> str:
             bars = pick(rows, order=order)[::-1]
             names = [f"{row['who']}\n{row['method']}, {row['nfe']:.0f} passes" for row in bars]
             reach = [[abs(row["sound"] - bound) * 100 for bound in row["sound_interval"]] for row in bars]
-            colours = [STYLE[row["method"].split()[0]][0] for row in bars]
+            colours = [STYLE[_policy(row)][0] for row in bars]
             ax.barh(names, [100 * row["sound"] for row in bars], xerr=list(zip(*reach, strict=True)), color=colours)
             ax.tick_params(axis="y", labelsize=6)
             ax.set(title=f"{order} order", xlabel="sound bodies %")
@@ -313,7 +326,7 @@ def _solved(found: dict[str, Result], results: Path) -> str:
         [
             row["tasks_of"],
             row["steps"],
-            row.get("order", "confidence"),
+            row["order"],
             row["method"],
             f"{row['asked']} of {row['tasks']}",
             share(row, "pass@1"),

@@ -25,24 +25,40 @@ from prism.recipes.sampling import Sampling
 ORDERS = ("random", "confidence")
 DOUBTING = ("remdm-conf-topk", "p2-self", "prism")
 """Methods whose score tells a probability."""
-COUNTED = ("random", *DOUBTING)
-"""Methods that take back K tokens at each step, whichever they are."""
 Amount = dict[str, Any]
 """How much goes back, as settings of `Sampling`."""
 
 
 def amounts(study: FunctionsStudy, order: str) -> list[Amount]:
-    """A number at every step, or whatever is doubtful."""
-    doubts = study.scale.doubts.get(order, ())
-    return [*({"k": k} for k in study.scale.ks), *({"doubt": doubt} for doubt in doubts)]
+    """A number at every step, or whatever is doubtful: those that a method's own is chosen from."""
+    return [*({"k": k} for k in study.scale.ks), *({"doubt": doubt} for doubt in study.scale.doubts.get(order, ()))]
 
 
-def contenders(study: FunctionsStudy, order: str, steps: int, given: Sequence[Amount] | None = None) -> list[Sampling]:
-    """All on the same weights; whatever takes back one amount takes back every one."""
-    amount_of = amounts(study, order) if given is None else given
+def tried(study: FunctionsStudy, policy: str, order: str, steps: int) -> list[Sampling]:
+    """The method with every amount."""
+    return [Sampling(policy, order=order, steps=steps, **amount) for amount in amounts(study, order)]
+
+
+def chosen(study: FunctionsStudy, writer: Path, policy: str, order: str, steps: int) -> Sampling:
+    """The method with the amount with which most of the validation functions' bodies parse, written by that model."""
+    ways = tried(study, policy, order, steps)
+    runs = study.write(writer, *ways, split="validation")
+    return max(zip(ways, runs, strict=True), key=lambda pair: pair[1].share(attrgetter("parses")).value)[0]
+
+
+def contenders(study: FunctionsStudy, writer: Path, order: str, steps: int) -> list[Sampling]:
+    """All on the same weights; whatever takes back an amount takes back the one that was chosen for it and them."""
     return [
         *(Sampling(name, order=order, steps=steps) for name in ("vanilla", "remdm-cap", "remdm-conf")),
-        *(Sampling(name, order=order, steps=steps, **amount) for name in DOUBTING for amount in amount_of),
+        *(chosen(study, writer, name, order, steps) for name in DOUBTING),
+    ]
+
+
+def training_free(study: FunctionsStudy, writer: Path, order: str, steps: int) -> list[Sampling]:
+    """The same for a model that may have no head."""
+    return [
+        *(Sampling(name, order=order, steps=steps) for name in ("vanilla", "remdm-cap", "remdm-conf")),
+        *(chosen(study, writer, name, order, steps) for name in DOUBTING if name != "prism"),
     ]
 
 
@@ -63,7 +79,7 @@ def corpus(study: FunctionsStudy) -> dict[str, Any]:
 
 def originals(study: FunctionsStudy) -> dict[str, Any]:
     """The bodies people wrote, judged like any others: what there is to reach."""
-    functions, _ = study.test
+    functions, _ = study.to_write("test")
     return FunctionsRun.of(functions, [function.body for function in functions]).summary()
 
 
@@ -73,7 +89,7 @@ def methods(steps: int) -> Callable[[FunctionsStudy], dict[str, Any]]:
     def measure(study: FunctionsStudy) -> dict[str, Any]:
         clock, rows, path = Stopwatch(), [], study.tuned()
         for order in ORDERS:
-            samplings = contenders(study, order, steps)
+            samplings = contenders(study, path, order, steps)
             rows += _told(study, path, samplings)
             for row in rows[-len(samplings) :]:
                 study.workshop.tell(f"  {order} order, {row['method']}: sound {row['sound']:.3f}")
@@ -84,21 +100,21 @@ def methods(steps: int) -> Callable[[FunctionsStudy], dict[str, Any]]:
 
 
 def rivals(study: FunctionsStudy) -> dict[str, Any]:
-    """PRISM against every other with the fewest steps: of each the amount with which most bodies parse. Where the backbone
-    learnt with the head, the others write in random order with what it was before, too."""
+    """PRISM against every other with the fewest steps, each with the amount that was chosen for it on the validation side.
+    Where the backbone learnt with the head, the others write with what it was before, too."""
     clock, rows, path = Stopwatch(), [], study.tuned()
-    untouched = study.before() if _learnt(study, "prism") else None
     for steps in sorted(study.scale.steps)[:2]:
         for order in ORDERS:
-            best = _best(study, path, contenders(study, order, steps))
-            ours, prism = best.pop("prism")
-            others = [("the same", *other) for other in best.values()]
-            if untouched is not None and order == "random":
-                before = _best(study, untouched, _training_free(study, order, steps))
-                others += [("before tuning", *other) for other in before.values()]
-            for weights, sampling, run in others:
-                row = {"steps": steps, "order": order, "weights": weights, "prism": name_of(ours)}
-                rows.append({**row, "method": name_of(sampling), **_gains(run, prism)})
+            *others, ours = contenders(study, path, order, steps)
+            [prism] = study.write(path, ours)
+            against = [("the same", path, other) for other in others]
+            if _learnt(study, "prism"):
+                before = study.before()
+                against += [("before tuning", before, one) for one in training_free(study, before, order, steps)]
+            for weights, writer, other in against:
+                [run] = study.write(writer, other)
+                about = {"steps": steps, "order": order, "weights": weights, "prism": name_of(ours)}
+                rows.append({**about, "method": name_of(other), **_gains(run, prism)})
     return {"rows": rows, "record": _record(clock, study, path)}
 
 
@@ -107,31 +123,19 @@ def _learnt(study: FunctionsStudy, name: str) -> bool:
     return study.scale.variants[name].rank is not None
 
 
-def _training_free(study: FunctionsStudy, order: str, steps: int) -> list[Sampling]:
-    return [one for one in contenders(study, order, steps) if one.policy != "prism"]
-
-
 def asked(study: FunctionsStudy) -> dict[str, Any]:
     """What PRISM would do with a perfect head: the likelihood that its own estimates, asked with a forward pass a token."""
     clock, rows, runs, path = Stopwatch(), [], [], study.tuned()
     for steps in study.scale.asked_steps:
         for order in ORDERS:
-            best = _best(study, path, contenders(study, order, steps))
-            ours = best["prism"][0]
+            others = contenders(study, path, order, steps)
+            ours = others[-1]
             [run] = study.write(path, ours, lens=study.asked())
             about = {"steps": steps, "order": order}
             runs.append({**about, "method": f"{name_of(ours)}, asked", **run.summary()})
-            rows += [{**about, "method": name_of(other), **_gains(theirs, run)} for other, theirs in best.values()]
+            theirs = zip(others, study.write(path, *others), strict=True)
+            rows += [{**about, "method": name_of(other), **_gains(before, run)} for other, before in theirs]
     return {"runs": runs, "rows": rows, "record": _record(clock, study, path)}
-
-
-def _best(study: FunctionsStudy, path: Path, samplings: Sequence[Sampling]) -> dict[str, tuple[Sampling, FunctionsRun]]:
-    """Of each method the amount with which most bodies parse."""
-    best: dict[str, tuple[Sampling, FunctionsRun]] = {}
-    for sampling, run in zip(samplings, study.write(path, *samplings), strict=True):
-        if sampling.policy not in best or _parsing(run) > _parsing(best[sampling.policy][1]):
-            best[sampling.policy] = sampling, run
-    return best
 
 
 def _gains(before: FunctionsRun, after: FunctionsRun) -> dict[str, Any]:
@@ -142,22 +146,18 @@ def _gains(before: FunctionsRun, after: FunctionsRun) -> dict[str, Any]:
 
 def heads(study: FunctionsStudy) -> dict[str, Any]:
     """Every way to tune, in random order, with the fewest steps; where the backbone learnt, too, with what P2-self writes with
-    it; and what the others write with the backbone that all began from."""
+    it; and what the others write with the backbone that all began from. Each with its own amount."""
     clock, rows, order = Stopwatch(), [], "random"
     began = study.conditioned() if _learnt(study, "prism") else study.tuned()  # which are the same weights
     for steps in sorted(study.scale.steps)[:2]:
         vanilla = Sampling("vanilla", order=order, steps=steps)
-        given = amounts(study, order)
-        rows += [
-            {"weights": "before tuning", **row} for row in _told(study, began, _training_free(study, order, steps))
-        ]
+        free = training_free(study, began, order, steps)
+        rows += [{"weights": "before tuning", **row} for row in _told(study, began, free)]
         for name in study.scale.variants:
             learnt, tuned = _learnt(study, name), study.tuned(name)
-            others = [replace(vanilla, policy="p2-self", **amount) for amount in given] if learnt else []
-            ways = [*others, *(replace(vanilla, policy="prism", **amount) for amount in given)]
-            found = _rows(
-                [vanilla, *ways], [*study.write(tuned if learnt else began, vanilla), *study.write(tuned, *ways)]
-            )
+            ways = [chosen(study, tuned, policy, order, steps) for policy in ("p2-self", "prism")[0 if learnt else 1 :]]
+            first = study.write(tuned if learnt else began, vanilla)
+            found = _rows([vanilla, *ways], [*first, *study.write(tuned, *ways)])
             rows += [{"weights": name, **row} for row in (found if learnt else found[1:])]
     told = {name: variant.about for name, variant in study.scale.variants.items()}
     return {"ways": told, "rows": rows, "record": _record(clock, study, study.tuned())}
@@ -167,24 +167,19 @@ def _told(study: FunctionsStudy, writer: Path, samplings: Sequence[Sampling]) ->
     return _rows(samplings, study.write(writer, *samplings))
 
 
-def _parsing(run: FunctionsRun) -> float:
-    return run.share(attrgetter("parses")).value
-
-
 def sweep(study: FunctionsStudy) -> dict[str, Any]:
-    """Every counted method with every K, and with every doubt if its score tells one, for every N, in random order, with the
-    same weights."""
-    clock, rows, path, scale = Stopwatch(), [], study.tuned(), study.scale
-    for steps in scale.swept_steps:
-        vanilla = Sampling("vanilla", order="random", steps=steps)
-        samplings = [
-            vanilla,
-            *(replace(vanilla, policy=name, k=k) for name in COUNTED for k in scale.swept_ks),
-            *(replace(vanilla, policy=name, doubt=doubt) for name in DOUBTING for doubt in scale.swept_doubts),
-        ]
+    """What every method with an amount writes with every one, on the validation side, with the same weights: by this its own
+    is chosen. One that takes back at random beside them."""
+    clock, rows, path = Stopwatch(), [], study.tuned()
+    for steps, order in product(sorted(study.scale.steps, reverse=True), ORDERS):
+        ways = [Sampling("vanilla", order=order, steps=steps)]
+        ways += [way for way in tried(study, "random", order, steps) if way.doubt is None]  # it has no score
+        ways += [way for policy in DOUBTING for way in tried(study, policy, order, steps)]
+        best = [chosen(study, path, policy, order, steps) for policy in DOUBTING]
+        told = zip(ways, _rows(ways, study.write(path, *ways, split="validation")), strict=True)
         rows += [
-            {**row, "policy": sampling.policy, "k": sampling.k or 0, "doubt": sampling.doubt or 0}
-            for sampling, row in zip(samplings, _told(study, path, samplings), strict=True)
+            {**row, "policy": way.policy, "k": way.k or 0, "doubt": way.doubt or 0, "chosen": way in best}
+            for way, row in told
         ]
     return {"rows": rows, "record": _record(clock, study, path)}
 
@@ -196,8 +191,8 @@ def transfer(study: FunctionsStudy) -> dict[str, Any]:
     for path in (a, b):
         study.load(path)  # both before any is compiled: loading one drops what is compiled
     for order in ORDERS:
-        vanilla, amount = Sampling("vanilla", order=order, steps=steps), amounts(study, order)[-1]
-        own, prism = (Sampling(name, order=order, steps=steps, **amount) for name in ("p2-self", "prism"))
+        vanilla = Sampling("vanilla", order=order, steps=steps)
+        prism, own = chosen(study, a, "prism", order, steps), chosen(study, b, "p2-self", order, steps)
         rows += [{"who": "A alone", **row} for row in _told(study, a, (vanilla, prism))]
         alone, judged = (vanilla, own), (prism, replace(prism, steps=(steps + 1) // 2))
         runs = [*study.write(b, *alone), *study.write(b, *judged, lens=study.judged_by(a))]
@@ -255,7 +250,7 @@ def solved(name: str) -> Callable[[FunctionsStudy], dict[str, Any]]:
     def measure(study: FunctionsStudy) -> dict[str, Any]:
         clock, rows, path = Stopwatch(), [], study.tuned()
         for steps, order in product(study.scale.solving_steps, ORDERS):
-            for sampling in contenders(study, order, steps, amounts(study, order)[-1:]):
+            for sampling in contenders(study, path, order, steps):
                 run, cost = study.solve(name, path, sampling)
                 row = {"tasks_of": name, "method": name_of(sampling), "order": order, "steps": steps}
                 rows.append({**row, "asked": len(cost.forwards), **run.summary(), **cost.summary()})
@@ -287,7 +282,7 @@ def corrected(steps: int) -> Callable[[FunctionsStudy], dict[str, Any]]:
     def measure(study: FunctionsStudy) -> dict[str, Any]:
         clock, rows, path = Stopwatch(), [], study.tuned()
         for order in ORDERS:
-            prism = Sampling("prism", order=order, steps=steps, **amounts(study, order)[-1])
+            prism = chosen(study, path, "prism", order, steps)
             pairs = corrections(*study.write(path, Sampling("vanilla", order=order, steps=steps), prism))
             name = f"corrections_{steps}_{order}.md"
             title = f"Vanilla and {name_of(prism)}, {order} order, {steps} forward passes"
