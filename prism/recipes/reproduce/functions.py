@@ -81,7 +81,6 @@ class Variant:
         return None if self.rank is None else Lora(self.rank, 2.0 * self.rank, EVERY_LAYER)
 
 
-BY_CONFIDENCE = Variant("S: the masks the model is surest of, as in the paper", TopProbability())
 AT_RANDOM = Variant("S: masks at random", RandomOrder())
 HEAD_ALONE = Variant("S: masks at random, few of them ends of text, written in up to four rounds", rounds=4)
 WITH_LORA = replace(HEAD_ALONE, about=f"{HEAD_ALONE.about}; and LoRA on the backbone", rank=64, regulariser=5.0)
@@ -161,15 +160,14 @@ SCALES: dict[str, Scale] = {
     "small": Scale(  # 4M parameters; functions in a vocabulary of their own, of about 4,096 tokens
         pretraining=_on_two_cores(500, lr=1e-3, muon_lr=3e-3, warmup=50),
         conditioning=_on_two_cores(3_500, lr=1e-3, muon_lr=3e-3, warmup=50),
-        finetuning=_on_two_cores(600, lr=1e-3, warmup=30),
+        finetuning=_on_two_cores(800, lr=1e-3, warmup=30),
         hidden_size=192,
         layers=6,
         heads=3,
-        loss=PrismLoss(k=8, ys=4, draw=Draw(nucleus=0.9)),
-        variants={"prism": BY_CONFIDENCE, "S-at-random": AT_RANDOM},
+        loss=PrismLoss(k=8, draw=Draw(nucleus=0.9)),
+        variants={"prism": WITH_LORA},
         length=96,
         longest_prompt=56,
-        functions=512,
         at_once=64,
         steps=(16, 8),
         ks=(2,),
@@ -179,7 +177,6 @@ SCALES: dict[str, Scale] = {
         block_steps=(16,),
         k_blocks=(2,),
         block_doubts=(),
-        asked_steps=(16, 8),
         solving_steps=(16, 8),
     ),
     "tiny": Scale(

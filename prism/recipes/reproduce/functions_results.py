@@ -46,20 +46,17 @@ def chosen(study: FunctionsStudy, writer: Path, policy: str, order: str, steps: 
     return max(zip(ways, runs, strict=True), key=lambda pair: pair[1].share(attrgetter("parses")).value)[0]
 
 
-def contenders(study: FunctionsStudy, writer: Path, order: str, steps: int) -> list[Sampling]:
-    """All on the same weights; whatever takes back an amount takes back the one that was chosen for it and them."""
-    return [
-        *(Sampling(name, order=order, steps=steps) for name in ("vanilla", "remdm-cap", "remdm-conf")),
-        *(chosen(study, writer, name, order, steps) for name in DOUBTING),
-    ]
-
-
 def training_free(study: FunctionsStudy, writer: Path, order: str, steps: int) -> list[Sampling]:
-    """The same for a model that may have no head."""
+    """What needs no head; whatever takes back an amount takes back the one that was chosen for it and the weights."""
     return [
         *(Sampling(name, order=order, steps=steps) for name in ("vanilla", "remdm-cap", "remdm-conf")),
-        *(chosen(study, writer, name, order, steps) for name in DOUBTING if name != "prism"),
+        *(chosen(study, writer, name, order, steps) for name in ("remdm-conf-topk", "p2-self")),
     ]
+
+
+def contenders(study: FunctionsStudy, writer: Path, order: str, steps: int) -> list[Sampling]:
+    """The same and PRISM, on the same weights."""
+    return [*training_free(study, writer, order, steps), chosen(study, writer, "prism", order, steps)]
 
 
 def training(study: FunctionsStudy) -> dict[str, Any]:
