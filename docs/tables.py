@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from prism.recipes.reproduce.functions_report import gain, share
 from prism.recipes.reproduce.report import Result, found_in, pick, table, with_interval
 from prism.recipes.reproduce.stories_report import best_rows
 from prism.recipes.reproduce.strengths import best_of
@@ -145,7 +146,27 @@ def wikipedia(results: Path) -> str:
     return table(["N", *(f"`{name}`" for name in methods)], lines)
 
 
-TABLES = {"gains": gains, "sudoku": sudoku, "speed": speed, "known_truth": known_truth, "wikipedia": wikipedia}
+def functions(results: Path) -> str:
+    """Bodies that parse in random order, and by how many points PRISM has more of them, at the two lowest step counts."""
+    found = found_in(results / "functions" / "small")
+    columns = []
+    for steps in (8, 16):
+        rows = pick(found[f"methods_{steps}"]["rows"], order="random")
+        leads = pick(found["rivals"]["rows"], order="random", steps=steps, weights="the same")
+        lead_over = {row["method"]: gain(row, "gain_parses") for row in leads}
+        columns.append({_plain(row): (share(row, "parses"), lead_over.get(row["method"], "")) for row in rows})
+    lines = [[f"`{method}`", *columns[0][method], *columns[1][method]] for method in columns[0]]
+    return table(["", *(f"N = {steps}{more}" for steps in (8, 16) for more in ("", ": PRISM has more, points"))], lines)
+
+
+TABLES = {
+    "gains": gains,
+    "sudoku": sudoku,
+    "speed": speed,
+    "known_truth": known_truth,
+    "wikipedia": wikipedia,
+    "functions": functions,
+}
 
 
 def pages(root: Path = ROOT) -> list[Path]:

@@ -90,7 +90,7 @@ def test_prism_is_compared_with_every_other(root: Path) -> None:
         (told, steps, order, name_of(way))
         for steps in sorted(TINY.steps)[:2]
         for order in ORDERS
-        for told, path in weights.items()
+        for told, path in list(weights.items())[: 2 if order == "random" else 1]
         for way in training_free(study, path, order, steps)
     ]
     for row in rows:

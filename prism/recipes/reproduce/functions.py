@@ -122,7 +122,7 @@ class Scale:
     )
     """By order, the same for the probability below which a token goes back where there is no number."""
     transfer_steps: int = 32
-    """Of the tuned model that judges for others."""
+    """Of the tuned model that judges for others; one of `steps`."""
     block: int = 32
     """Tokens of a block, where bodies are written from left to right."""
     block_steps: tuple[int, ...] = (64,)
@@ -133,8 +133,8 @@ class Scale:
     """Steps after which the more careful cache computes everything anew."""
     asked_steps: tuple[int, ...] = ()
     """Where the model is asked about every token instead of its head: 16 of them take up to 8,224 forward passes more."""
-    solving_steps: tuple[int, ...] = (64,)
-    """Where programs are run."""
+    solving_steps: tuple[int, ...] = (32,)
+    """Where programs are run; some of `steps`, for which every method has its amount already."""
 
     variants: Mapping[str, Variant] = field(
         default_factory=lambda: {"prism": WITH_LORA, "head-alone": HEAD_ALONE, "the-papers": PAPERS}
@@ -177,6 +177,7 @@ SCALES: dict[str, Scale] = {
         block_steps=(16,),
         k_blocks=(2,),
         block_doubts=(),
+        asked_steps=(8,),
         solving_steps=(16, 8),
     ),
     "tiny": Scale(
