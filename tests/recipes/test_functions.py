@@ -18,7 +18,7 @@ from wheels import write_packages
 from prism.cli import main
 from prism.data.function_corpus import FunctionCorpus
 from prism.data.text import load_tokenizer, vocabulary_size
-from prism.evaluation.functions import Cost
+from prism.evaluation.functions import Cost, FunctionsRun
 from prism.evaluation.sandbox import Isolation
 from prism.evaluation.statistics import Interval
 from prism.models.attach import base_weights
@@ -104,6 +104,18 @@ def test_prism_is_compared_with_every_other(root: Path) -> None:
         gain = ours.share(lambda one: one.parses).value - theirs.share(lambda one: one.parses).value
         assert gain == pytest.approx(row["gain_parses"])
     assert "against every other with the fewest forward passes" in (root / "results" / "README.md").read_text()
+
+
+def test_what_prism_alone_can_write_is_its_lead(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = _there(root)
+
+    def write(writer: Path, *ways: Sampling, split: str = "test") -> list[FunctionsRun]:
+        functions, _ = study.to_write(split)
+        bodies = {"prism": [function.body for function in functions]}
+        return [FunctionsRun.of(functions, bodies.get(way.policy, ["\n    return ("] * len(functions))) for way in ways]
+
+    monkeypatch.setattr(study, "write", write)
+    assert {(row["gain_parses"], row["gain_sound"]) for row in rivals(study)["rows"]} == {(1.0, 1.0)}
 
 
 def test_ways_to_tune_are_compared(root: Path) -> None:

@@ -110,7 +110,7 @@ class Scale:
     longest_prompt: int = 128
     """Of held-out functions, so that all have room for a body."""
     validation: int = 512
-    """Held-out functions by which checkpoints are chosen, and others by which each method's amount is."""
+    """Held-out functions by which checkpoints are chosen, and as many to write, by which each method's amount is."""
     functions: int = 1_024
     """Held-out ones to write that nothing was chosen by: a rate is told within 3 points."""
     at_once: int = 256

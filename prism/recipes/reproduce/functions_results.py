@@ -23,15 +23,16 @@ from prism.recipes.reproduce.sudoku_results import name_of
 from prism.recipes.sampling import Sampling
 
 ORDERS = ("random", "confidence")
-DOUBTING = ("remdm-conf-topk", "p2-self", "prism")
-"""Methods whose score tells a probability."""
+HEADLESS = ("remdm-conf-topk", "p2-self")
+DOUBTING = (*HEADLESS, "prism")
+"""Methods whose score tells a probability; the first need no head for it."""
 Amount = dict[str, Any]
 """How much goes back, as settings of `Sampling`."""
 
 
 def amounts(study: FunctionsStudy, order: str) -> list[Amount]:
     """A number at every step, or whatever is doubtful: those that a method's own is chosen from."""
-    return [*({"k": k} for k in study.scale.ks), *({"doubt": doubt} for doubt in study.scale.doubts.get(order, ()))]
+    return [*({"k": k} for k in study.scale.ks), *({"doubt": doubt} for doubt in study.scale.doubts[order])]
 
 
 def tried(study: FunctionsStudy, policy: str, order: str, steps: int) -> list[Sampling]:
@@ -50,7 +51,7 @@ def training_free(study: FunctionsStudy, writer: Path, order: str, steps: int) -
     """What needs no head; whatever takes back an amount takes back the one that was chosen for it and the weights."""
     return [
         *(Sampling(name, order=order, steps=steps) for name in ("vanilla", "remdm-cap", "remdm-conf")),
-        *(chosen(study, writer, name, order, steps) for name in ("remdm-conf-topk", "p2-self")),
+        *(chosen(study, writer, name, order, steps) for name in HEADLESS),
     ]
 
 
@@ -125,13 +126,13 @@ def asked(study: FunctionsStudy) -> dict[str, Any]:
     clock, rows, runs, path = Stopwatch(), [], [], study.tuned()
     for steps in study.scale.asked_steps:
         for order in ORDERS:
-            others = contenders(study, path, order, steps)
-            ours = others[-1]
+            ways = contenders(study, path, order, steps)
+            ours = ways[-1]
             [run] = study.write(path, ours, lens=study.asked())
             about = {"steps": steps, "order": order}
             runs.append({**about, "method": f"{name_of(ours)}, asked", **run.summary()})
-            theirs = zip(others, study.write(path, *others), strict=True)
-            rows += [{**about, "method": name_of(other), **_gains(before, run)} for other, before in theirs]
+            found = zip(ways, study.write(path, *ways), strict=True)
+            rows += [{**about, "method": name_of(way), **_gains(before, run)} for way, before in found]
     return {"runs": runs, "rows": rows, "record": _record(clock, study, path)}
 
 
@@ -152,7 +153,8 @@ def heads(study: FunctionsStudy) -> dict[str, Any]:
         rows += [{"weights": "before tuning", **row} for row in _told(study, began, free)]
         for name in study.scale.variants:
             learnt, tuned = _learnt(study, name), study.tuned(name)
-            ways = [chosen(study, tuned, policy, order, steps) for policy in ("p2-self", "prism")[0 if learnt else 1 :]]
+            policies = ("p2-self", "prism") if learnt else ("prism",)
+            ways = [chosen(study, tuned, policy, order, steps) for policy in policies]
             first = study.write(tuned if learnt else began, vanilla)
             found = _rows([vanilla, *ways], [*first, *study.write(tuned, *ways)])
             rows += [{"weights": name, **row} for row in (found if learnt else found[1:])]
