@@ -52,7 +52,8 @@ class AwayFrom(Order):
 
     def rank(self, now: Moment) -> Ranking:
         reading = now.read(now.state.masked)
-        log_weights = reading.each(lambda logits: (1 - log_softmax(logits)[:, self.token].exp()).clamp_min(1e-6).log())
+        probabilities = reading.of(torch.full_like(now.state.tokens, self.token)).exp()
+        log_weights = (1 - probabilities).clamp_min(1e-6).log()
         gumbel = now.noise.gumbel(Purpose.ORDER, now.state.tokens.shape[1])
         return Ranking(reading.spread(log_weights.double(), fill=-torch.inf) + gumbel)
 

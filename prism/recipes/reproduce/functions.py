@@ -115,7 +115,7 @@ class Scale:
     """Held-out ones to write that nothing was chosen by: a rate is told within 3 points."""
     at_once: int = 256
     steps: tuple[int, ...] = (32, 16, 8)
-    ks: tuple[int, ...] = (1, 2)
+    ks: tuple[int, ...] = (2, 4)
     """Numbers of tokens to take back at each step, of which every method that takes any tries every one."""
     doubts: Mapping[str, tuple[float, ...]] = field(
         default_factory=lambda: {"random": (0.1, 0.2, 0.3, 0.5), "confidence": (0.9,)}
@@ -125,7 +125,7 @@ class Scale:
     """Of the tuned model that judges for others; one of `steps`."""
     block: int = 32
     """Tokens of a block, where bodies are written from left to right."""
-    block_steps: tuple[int, ...] = (64,)
+    block_steps: tuple[int, ...] = (32,)
     k_blocks: tuple[int, ...] = (8,)
     """Tokens taken back in each block."""
     block_doubts: tuple[float, ...] = (0.9,)
