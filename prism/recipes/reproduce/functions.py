@@ -136,9 +136,7 @@ class Scale:
     solving_steps: tuple[int, ...] = (32,)
     """Where programs are run; some of `steps`, for which every method has its amount already."""
 
-    variants: Mapping[str, Variant] = field(
-        default_factory=lambda: {"prism": WITH_LORA, "head-alone": HEAD_ALONE, "the-papers": PAPERS}
-    )
+    variants: Mapping[str, Variant] = field(default_factory=lambda: {"prism": WITH_LORA, "head-alone": HEAD_ALONE})
     """Ways to tune by the name of their folder, the main one called prism."""
 
 
