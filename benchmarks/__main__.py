@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import prism
-from benchmarks import llada
+from benchmarks import llada, recorded
 from benchmarks.published import sample_steps, training_loss
 from benchmarks.report import write_llada_report, write_report
 from benchmarks.timing import DEVICE, DTYPE, ON_GPU, in_turns, memory, timed
@@ -65,6 +65,8 @@ TRAINING = (
         16,
     ),
 )
+LARGE = ("llada", "recorded")
+"""What has a whole GPU to itself."""
 
 
 def small(case: Any) -> Any:
@@ -250,24 +252,29 @@ def main() -> None:
     parser.add_argument(
         "--only",
         default="sampling,training,growth",
-        help="parts to measure, separated by commas; or llada, alone: an 8B model with random weights (20 GB of disk)",
+        help="parts to measure, separated by commas; or llada (20 GB of disk) or recorded, alone: an 8B model with random "
+        "weights",
     )
     parser.add_argument(
         "--case", default="", help="only cases whose name contains this; not the growth, which has none"
     )
     parser.add_argument("--small", action="store_true", help="in miniature: minutes on a CPU")
     parser.add_argument(
-        "--compile", action=argparse.BooleanOptionalAction, default=ON_GPU, help="compile our steps (GPU)"
+        "--compile",
+        action=argparse.BooleanOptionalAction,
+        default=ON_GPU,
+        help="compile our steps (GPU; recorded compiles nothing)",
     )
     parser.add_argument(
         "--output", type=Path, help="where JSON, tables and plot go; results/speed or results/llada if left out"
     )
     options = parser.parse_args()
     parts = options.only.split(",")
-    if unknown := set(parts) - {"sampling", "training", "growth", "llada"}:
-        parser.error(f"--only {','.join(sorted(unknown))}: choose among sampling, training, growth, llada.")
-    if "llada" in parts and parts != ["llada"]:
-        parser.error("--only llada: it needs the whole GPU and has a folder of its own; measure it alone.")
+    if unknown := set(parts) - {"sampling", "training", "growth", *LARGE}:
+        known = ", ".join(("sampling", "training", "growth", *LARGE))
+        parser.error(f"--only {','.join(sorted(unknown))}: choose among {known}.")
+    if set(LARGE) & set(parts) and len(parts) > 1:
+        parser.error(f"--only {options.only}: {' and '.join(LARGE)} need the whole GPU; measure them alone.")
     measured: list[tuple[str, Any, Callable[..., dict[str, Any]]]] = [
         *(("sampling", case, sampling) for case in SAMPLING if "sampling" in parts),
         *(("training", case, training) for case in TRAINING if "training" in parts),
@@ -279,10 +286,14 @@ def main() -> None:
     if options.compile and not ON_GPU:
         parser.error("--compile needs a GPU; leave it out.")
     clock = Stopwatch()
-    options.output = options.output or Path("results") / ("llada" if parts == ["llada"] else "speed")
-    if parts == ["llada"]:
-        for found in llada.measure(llada.SMALL if options.small else llada.LLADA_8B, compiled=options.compile):
-            write_json(options.output / "full_size.json", found | {"record": _about(clock, options)})
+    [part, *_] = parts
+    options.output = options.output or Path("results") / ("llada" if part in LARGE else "speed")
+    if part in LARGE:
+        size = llada.SMALL if options.small else llada.LLADA_8B
+        full_size = part == "llada"
+        name = "full_size" if full_size else part
+        for found in llada.measure(size, compiled=options.compile) if full_size else recorded.measure(size):
+            write_json(options.output / f"{name}.json", found | {"record": _about(clock, options)})
             print(f"{clock.seconds:.0f} s: {', '.join(found)}", flush=True)
         print(f"wrote {write_llada_report(options.output)}")
         return

@@ -28,15 +28,30 @@ def write_report(results: Path) -> Path:
 
 
 def write_llada_report(results: Path) -> Path:
-    """`results/README.md` about a model of LLaDA-8B's size."""
-    found = json.loads((results / "full_size.json").read_text(encoding="utf-8"))
-    record, size, checkpoint = found["record"], found["size"], found["checkpoint"]
-    chip = next(iter(found["chip"].values()))
-    about = (
-        f"{found['parameters'] / 1e9:.2f}B random weights, {record['device']}, {record['dtype']}, torch "
-        f"{record['versions'].get('torch', '?')}. What is measured and how stands in `benchmarks/llada.py`. These weights "
-        "write nonsense; the figures are about time and memory alone."
+    """`results/README.md` about a model of LLaDA-8B's size, from what was measured of it."""
+    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))}
+    parts = [
+        "# LLaDA at full size: results\n\nRandom weights write nonsense: these figures are about time and memory alone.",
+        *(_full_size(found["full_size"]) if "full_size" in found else []),
+        *(_recorded(found["recorded"]) if "recorded" in found else []),
+    ]
+    page = results / "README.md"
+    page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return page
+
+
+def _about_large(found: dict[str, Any], part: str) -> str:
+    record = found["record"]
+    return (
+        f"Made by `python -m benchmarks --only {part}`: {found['parameters'] / 1e9:.2f}B weights, {record['device']}, "
+        f"{record['dtype']}, torch {record['versions'].get('torch', '?')}. What is measured and how stands in "
+        f"`benchmarks/{part}.py`."
     )
+
+
+def _full_size(found: dict[str, Any]) -> list[str]:
+    size, checkpoint = found["size"], found["checkpoint"]
+    chip = next(iter(found["chip"].values()))
     step = (
         f"{size['rows']} sequences of {size['length']} tokens; LoRA of rank {size['rank']} and the head learn. The chip "
         f"multiplies matrices of {size['square']} at {chip:.4g} TFLOP/s; asked for are 45 % of that, below 80 GiB."
@@ -51,17 +66,48 @@ def write_llada_report(results: Path) -> Path:
         [f"loaded, from {found['loading']['from']}", f"{found['loading']['seconds']:.1f}", _gb(checkpoint)],
         *_adapter_rows(found.get("adapter", {})),
     ]
-    parts = [
-        f"# LLaDA at full size: results\n\nMade by `python -m benchmarks --only llada`: {about}",
+    return [
+        _about_large(found, "llada"),
         table(["", "seconds", "GB"], files),
         f"## One PRISM step\n\n{step}",
         table(["way", "seconds a step", "TFLOP/s", "of the chip's", "GiB"], _training_rows(found, chip)),
         f"## Writing\n\n{text}",
         table(["sequences", "way", "ms a step", "tokens/s", "times as fast as none", "GiB"], _writing_rows(found)),
     ]
-    page = results / "README.md"
-    page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-    return page
+
+
+def _recorded(found: dict[str, Any]) -> list[str]:
+    size = found["size"]
+    tokens = found["blocks"] * size["block"]
+    text = (
+        f"The last {tokens} tokens of texts of {size['prompt'] + size['new_tokens']}, in blocks of {size['block']}, one token "
+        "a step, by a `Writer`: what `prism sample` and `prism evaluate code` do. The recording of the steps is counted."
+    )
+    headings = [
+        "texts at once",
+        "cache",
+        "step by step, tokens/s",
+        "recorded, tokens/s",
+        "times as fast",
+        "same tokens",
+    ]
+    return [
+        f"## With and without `--recorded`\n\n{_about_large(found, 'recorded')}\n\n{text}",
+        table(headings, _recorded_rows(found)),
+    ]
+
+
+def _recorded_rows(found: dict[str, Any]) -> list[list[str]]:
+    rows = []
+    for count, caches in found["texts"].items():
+        for cache, ways in caches.items():
+            if "failed" in ways:
+                rows.append([count, cache, ways["failed"], "", "", ""])
+                continue
+            paces = [f"{ways[way]['tokens_per_second']:.1f}" for way in ("step by step", "recorded")]
+            same = f"{100 * ways['same_tokens']:.1f} %"
+            rows.append([count, cache, *paces, f"{ways['times_faster']:.2f}", same])
+    return rows
 
 
 def _training_rows(found: dict[str, Any], chip: float) -> list[list[str]]:

@@ -49,6 +49,21 @@ def test_llada_in_miniature(tmp_path: Path) -> None:
     assert f"{found['training']['recomputed']['seconds_per_step']:.3f}" in (tmp_path / "README.md").read_text()
 
 
+def test_recorded_in_miniature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--small", "--only", "recorded", "--output", str(tmp_path)])
+    main()
+    found = json.loads((tmp_path / "recorded.json").read_text())
+    assert found["texts"].keys() == {"1", "2"}
+    for caches in found["texts"].values():
+        assert caches.keys() == {"no cache", "dual cache"}
+        for ways in caches.values():
+            assert ways["same_tokens"] == 1
+            assert ways["times_faster"] == ways["step by step"]["seconds"] / ways["recorded"]["seconds"]
+    page = (tmp_path / "README.md").read_text()
+    assert f"{found['texts']['2']['dual cache']['recorded']['tokens_per_second']:.1f}" in page
+    assert "One PRISM step" not in page, "of which nothing was measured"
+
+
 def test_llada_s_size() -> None:
     assert llada.parameters(llada.LLADA_8B.model) == 8_015_581_184
     bytes_ = 2 * sum(math.prod(shape) for shard in llada.shards(llada.LLADA_8B) for shape in shard.values())
