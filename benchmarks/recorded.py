@@ -13,7 +13,7 @@ import torch
 
 import prism
 from benchmarks.llada import POLICY, Size, attempted, parameters
-from benchmarks.timing import DEVICE, DTYPE, memory, timed
+from benchmarks.timing import DEVICE, DTYPE, timed
 from prism.evaluation.record import plain
 from prism.models.cached import Cached
 from prism.models.folding import for_sampling
@@ -29,7 +29,7 @@ def measure(size: Size) -> Iterator[dict[str, Any]]:
     torch.manual_seed(0)
     with torch.device(DEVICE):
         model = prism.attach(prism.Llama(size.model), prism.ProjectionConfig(size.model.hidden_size))
-    sampled = for_sampling(model.eval(), DTYPE)
+    sampled = for_sampling(model.to(DEVICE).eval(), DTYPE)
     assert isinstance(sampled, prism.PrismModel)
     for rows in size.writing:
         caches = found["texts"][str(rows)] = {}
@@ -70,6 +70,5 @@ def one_way(size: Size, rows: int, model: Any, *, recorded: bool) -> tuple[dict[
 
     write(size.block)  # kernels are loaded and chosen
     written: list[torch.Tensor] = []
-    seconds: list[float] = []
-    gib = memory(lambda: seconds.append(timed(lambda: written.append(write(tokens)))))
-    return {"seconds": seconds[0], "tokens_per_second": rows * tokens / seconds[0], "peak_gib": gib}, written[0]
+    seconds = timed(lambda: written.append(write(tokens)))
+    return {"seconds": seconds, "tokens_per_second": rows * tokens / seconds}, written[0]

@@ -152,7 +152,8 @@ class Workshop:
         folder = self.models / name
         if self.made(name) is None:
             folder.mkdir(parents=True, exist_ok=True)
-            clock, model = Stopwatch(), make()
+            model = make()  # may train what it begins from, which is not its own time
+            clock = Stopwatch()
             self.tell(f"  training {name}")
             aside = held_out()
             choice = Choice(folder, loss, aside, also)
