@@ -136,7 +136,9 @@ class Scale:
     solving_steps: tuple[int, ...] = (32,)
     """Where programs are run; some of `steps`, for which every method has its amount already."""
 
-    variants: Mapping[str, Variant] = field(default_factory=lambda: {"prism": WITH_LORA, "head-alone": HEAD_ALONE})
+    variants: Mapping[str, Variant] = field(
+        default_factory=lambda: {"prism": WITH_LORA, "head-alone": HEAD_ALONE, "the-papers": PAPERS}
+    )
     """Ways to tune by the name of their folder, the main one called prism."""
 
 
