@@ -65,8 +65,8 @@ TRAINING = (
         16,
     ),
 )
-LARGE = ("llada", "recorded")
-"""What has a whole GPU to itself."""
+LARGE = {"llada": "full_size", "recorded": "recorded"}
+"""What has a whole GPU to itself, and the name of its file."""
 
 
 def small(case: Any) -> Any:
@@ -273,7 +273,7 @@ def main() -> None:
     if unknown := set(parts) - {"sampling", "training", "growth", *LARGE}:
         known = ", ".join(("sampling", "training", "growth", *LARGE))
         parser.error(f"--only {','.join(sorted(unknown))}: choose among {known}.")
-    if set(LARGE) & set(parts) and len(parts) > 1:
+    if LARGE.keys() & set(parts) and len(parts) > 1:
         parser.error(f"--only {options.only}: {' and '.join(LARGE)} need the whole GPU; measure them alone.")
     measured: list[tuple[str, Any, Callable[..., dict[str, Any]]]] = [
         *(("sampling", case, sampling) for case in SAMPLING if "sampling" in parts),
@@ -290,10 +290,9 @@ def main() -> None:
     options.output = options.output or Path("results") / ("llada" if part in LARGE else "speed")
     if part in LARGE:
         size = llada.SMALL if options.small else llada.LLADA_8B
-        full_size = part == "llada"
-        name = "full_size" if full_size else part
-        for found in llada.measure(size, compiled=options.compile) if full_size else recorded.measure(size):
-            write_json(options.output / f"{name}.json", found | {"record": _about(clock, options)})
+        figures = llada.measure(size, compiled=options.compile) if part == "llada" else recorded.measure(size)
+        for found in figures:
+            write_json(options.output / f"{LARGE[part]}.json", found | {"record": _about(clock, options)})
             print(f"{clock.seconds:.0f} s: {', '.join(found)}", flush=True)
         print(f"wrote {write_llada_report(options.output)}")
         return

@@ -1,5 +1,6 @@
 """What `--recorded true` saves: whole texts by a `Writer`, as the command line writes them, at the size of LLaDA-8B with random
-weights. Nothing is compiled; the recording of the steps, which every batch of texts begins with, is counted.
+weights. Nothing is compiled; the recording of the steps, which every batch of texts begins with, is counted. Each
+way is timed once.
 
 PRISM with K_block = 8, the likeliest token, the surest first, one token a step: the last blocks of a text of 1,056 tokens.
 """
@@ -29,7 +30,7 @@ def measure(size: Size) -> Iterator[dict[str, Any]]:
     torch.manual_seed(0)
     with torch.device(DEVICE):
         model = prism.attach(prism.Llama(size.model), prism.ProjectionConfig(size.model.hidden_size))
-    sampled = for_sampling(model.to(DEVICE).eval(), DTYPE)
+    sampled = for_sampling(model.to(DEVICE).eval(), DTYPE)  # a backbone's forbidden ids are made on the CPU
     assert isinstance(sampled, prism.PrismModel)
     for rows in size.writing:
         caches = found["texts"][str(rows)] = {}

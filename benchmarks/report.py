@@ -32,7 +32,7 @@ def write_llada_report(results: Path) -> Path:
     found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))}
     parts = [
         "# LLaDA at full size: results\n\nRandom weights write nonsense: these figures are about time and memory alone.",
-        *(_full_size(found["full_size"]) if "full_size" in found else []),
+        *(_full_size(found["full_size"]) if "chip" in found.get("full_size", {}) else []),  # may have been cut off
         *(_recorded(found["recorded"]) if "recorded" in found else []),
     ]
     page = results / "README.md"
@@ -81,7 +81,7 @@ def _recorded(found: dict[str, Any]) -> list[str]:
     tokens = found["blocks"] * size["block"]
     text = (
         f"The last {tokens} tokens of texts of {size['prompt'] + size['new_tokens']}, in blocks of {size['block']}, one token "
-        "a step, by a `Writer`: what `prism sample` and `prism evaluate code` do. The recording of the steps is counted."
+        "a step, by a `Writer` as `prism sample` and `prism evaluate code` build it, once each way. The recording is counted."
     )
     headings = [
         "texts at once",

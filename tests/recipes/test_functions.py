@@ -19,6 +19,7 @@ from prism.cli import main
 from prism.data.function_corpus import FunctionCorpus
 from prism.data.text import load_tokenizer, vocabulary_size
 from prism.evaluation.functions import Cost, FunctionsRun
+from prism.evaluation.record import Stopwatch
 from prism.evaluation.sandbox import Isolation
 from prism.evaluation.statistics import Interval
 from prism.models.attach import base_weights
@@ -154,6 +155,22 @@ def test_where_only_a_head_learns_nothing_is_written_twice(root: Path, tmp_path:
     others = [name for name in _written(study) - before if "S-at-random" not in name]
     assert not others
     assert study.before() == study.pretrained()
+
+
+def test_a_model_s_time_is_its_own(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock starts when what it begins from is there, which may have to be trained first."""
+    study, told = FunctionsStudy(TINY, Workshop(tmp_path, tmp_path), root / "corpus", None), []
+
+    class Told(Stopwatch):
+        def __init__(self) -> None:
+            told.append("clock")
+            super().__init__()
+
+    begin = study._begin
+    monkeypatch.setattr(study, "_begin", lambda: (told.append("made"), begin())[1])
+    monkeypatch.setattr("prism.recipes.reproduce.workshop.Stopwatch", Told)
+    study.pretrained()
+    assert told == ["made", "clock"]
 
 
 def _written(study: FunctionsStudy) -> set[str]:
