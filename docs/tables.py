@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def gains(results: Path) -> str:
         *_sudoku_gains(results / "sudoku"),
         *_stories_gains(texts / "known-truth"),
         *_wikipedia_gains(texts / "wikipedia"),
+        *_functions_gains(results / "functions" / "full"),
     ]
     return table(["", "N", "vanilla", "the best rival without training", "PRISM"], lines)
 
@@ -82,6 +84,18 @@ def _wikipedia_gains(results: Path) -> list[list[str]]:
         best = best_of(rivals, found["data"]["entropy"])
         shown = _shown("perplexity", ".1f", rows["vanilla"], best, rows["prism"])
         lines.append(["Wikipedia: perplexity (less is better)", str(steps), *shown])
+    return lines
+
+
+def _functions_gains(results: Path) -> list[list[str]]:
+    """In the order in which bodies have more than a line."""
+    found, lines = found_in(results), []
+    for steps in (8, 16, 32):
+        rows = {_plain(row): row for row in pick(found[f"methods_{steps}"]["rows"], order="random")}
+        rivals = [row for name, row in rows.items() if name not in ("vanilla", "prism")]
+        best = max(rivals, key=lambda row: float(row["parses"]))
+        shown = [share(rows["vanilla"], "parses"), f"{share(best, 'parses')} `{_plain(best)}`"]
+        lines.append(["Python functions, random order: parses, %", str(steps), *shown, share(rows["prism"], "parses")])
     return lines
 
 
@@ -146,9 +160,9 @@ def wikipedia(results: Path) -> str:
     return table(["N", *(f"`{name}`" for name in methods)], lines)
 
 
-def functions(results: Path) -> str:
+def functions(scale: str, results: Path) -> str:
     """Bodies that parse in random order, and by how many points PRISM has more of them, at the two lowest step counts."""
-    found = found_in(results / "functions" / "small")
+    found = found_in(results / "functions" / scale)
     columns = []
     for steps in (8, 16):
         rows = pick(found[f"methods_{steps}"]["rows"], order="random")
@@ -165,7 +179,8 @@ TABLES = {
     "speed": speed,
     "known_truth": known_truth,
     "wikipedia": wikipedia,
-    "functions": functions,
+    "functions": partial(functions, "full"),
+    "functions_small": partial(functions, "small"),
 }
 
 

@@ -25,7 +25,7 @@ from prism.evaluation.statistics import Interval
 from prism.models.attach import base_weights
 from prism.models.hub import load_backbone, load_model
 from prism.models.llama import Llama
-from prism.recipes.reproduce.functions import AT_RANDOM, HEAD_ALONE, SCALES, FunctionsStudy
+from prism.recipes.reproduce.functions import AT_RANDOM, HEAD_ALONE, SCALES, FunctionsStudy, HeldOut
 from prism.recipes.reproduce.functions_results import (
     DOUBTING,
     ORDERS,
@@ -101,7 +101,9 @@ def test_prism_is_compared_with_every_other(root: Path) -> None:
         assert row["prism"] == name_of(policy)
         ways = training_free(study, weights[row["weights"]], row["order"], row["steps"])
         other = next(way for way in ways if name_of(way) == row["method"])
-        [ours], [theirs] = study.write(study.tuned(), policy), study.write(weights[row["weights"]], other)
+        [ours] = study.write(study.tuned(), policy, held_out=study.compared)
+        [theirs] = study.write(weights[row["weights"]], other, held_out=study.compared)
+        assert {name: row[name] for name in theirs.summary()} == theirs.summary()
         gain = ours.share(lambda one: one.parses).value - theirs.share(lambda one: one.parses).value
         assert gain == pytest.approx(row["gain_parses"])
     assert "against every other with the fewest forward passes" in (root / "results" / "README.md").read_text()
@@ -110,8 +112,8 @@ def test_prism_is_compared_with_every_other(root: Path) -> None:
 def test_what_prism_alone_can_write_is_its_lead(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = _there(root)
 
-    def write(writer: Path, *ways: Sampling, split: str = "test") -> list[FunctionsRun]:
-        functions, _ = study.to_write(split)
+    def write(writer: Path, *ways: Sampling, held_out: HeldOut) -> list[FunctionsRun]:
+        functions, _ = study.to_write(held_out)
         bodies = {"prism": [function.body for function in functions]}
         return [FunctionsRun.of(functions, bodies.get(way.policy, ["\n    return ("] * len(functions))) for way in ways]
 
@@ -144,7 +146,7 @@ def test_ways_to_tune_are_compared(root: Path) -> None:
 
 def test_where_only_a_head_learns_nothing_is_written_twice(root: Path, tmp_path: Path) -> None:
     """The backbone is the one all began from, so the rivals' bodies are there already."""
-    scale = replace(TINY, variants={"prism": HEAD_ALONE, "S-at-random": AT_RANDOM}, steps=(4,), functions=2)
+    scale = replace(TINY, variants={"prism": HEAD_ALONE, "S-at-random": AT_RANDOM}, steps=(4,), functions=2, compared=2)
     workshop = Workshop(tmp_path / "models", tmp_path / "results")
     study = FunctionsStudy(scale, workshop, root / "corpus", None)
     methods(4)(study)
@@ -188,8 +190,8 @@ def test_the_amount_is_chosen_on_the_validation_side(root: Path) -> None:
         def share(self, having: object) -> Interval:
             return Interval(self.parsing, 0.0, 1.0)
 
-    def write(writer: Path, *ways: Sampling, split: str = "test") -> list[Written]:
-        verdicts.update({name_of(way): split for way in ways})
+    def write(writer: Path, *ways: Sampling, held_out: HeldOut) -> list[Written]:
+        verdicts.update({name_of(way): held_out.split for way in ways})
         return [Written({None: 0.1, 0.1: 0.3, 0.3: 0.2}[way.doubt]) for way in ways]
 
     study.write = write  # type: ignore[method-assign, assignment]
@@ -414,12 +416,15 @@ def test_what_was_written_is_kept(root: Path, tmp_path: Path) -> None:
 
 def test_held_out_functions_are_held_out(root: Path) -> None:
     study = FunctionsStudy(TINY, Workshop(root / "models", root / "results"), root / "corpus", None)
-    for split in ("validation", "test"):
-        functions, rows = study.to_write(split)
+    assert study.compared.count > study.test.count
+    first, (more, _) = study.to_write(study.test)[0], study.to_write(study.compared)
+    assert first == more[: study.test.count] != more
+    for held_out in (study.validation, study.compared):
+        functions, rows = study.to_write(held_out)
         prompts = [study.tokenizer.decode(row[:prompt]) for row, prompt in zip(rows.tokens, rows.prompts, strict=True)]
         assert prompts == [function.prompt for function in functions]
         packages = study.corpus.manifest["packages"]
-        assert {packages[function.package]["side"] for function in functions} == {split}
+        assert {packages[function.package]["side"] for function in functions} == {held_out.split}
         assert (rows.prompts <= TINY.longest_prompt).all()
 
 

@@ -113,6 +113,8 @@ class Scale:
     """Held-out functions by which checkpoints are chosen, and as many to write, by which each method's amount is."""
     functions: int = 1_024
     """Held-out ones to write that nothing was chosen by: a rate is told within 3 points."""
+    compared: int = 1_024
+    """As many where PRISM is compared with every other method in turn, or all there are; the same ones first."""
     at_once: int = 256
     steps: tuple[int, ...] = (32, 16, 8)
     ks: tuple[int, ...] = (2, 4)
@@ -156,6 +158,7 @@ SCALES: dict[str, Scale] = {
         layers=12,
         heads=12,
         loss=PrismLoss(k=8, ys=2, draw=Draw(nucleus=0.9)),
+        compared=8_192,  # there are fewer: a difference is told within a point
     ),
     "small": Scale(  # 4M parameters; functions in a vocabulary of their own, of about 4,096 tokens
         pretraining=_on_two_cores(500, lr=1e-3, muon_lr=3e-3, warmup=50),
@@ -193,6 +196,7 @@ SCALES: dict[str, Scale] = {
         longest_prompt=240,
         validation=4,
         functions=3,
+        compared=4,
         at_once=2,
         steps=(8, 4),
         doubts={"random": (0.1, 0.3), "confidence": (0.9,)},
@@ -216,6 +220,15 @@ class Lens:
 NOTHING = Lens("", lambda model: model)
 
 
+@dataclass(frozen=True)
+class HeldOut:
+    """Functions to write: so many of a side, or all there are, in an order by chance."""
+
+    name: str
+    split: str
+    count: int
+
+
 class FunctionsStudy:
     """The data, and the models by name, each made when it is first asked for."""
 
@@ -236,7 +249,13 @@ class FunctionsStudy:
         self.corpus, self.tokens = FunctionCorpus.load(data), data / "tokens"
         self.tokenizer = load_tokenizer(self.tokens / "tokenizer")
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._held: dict[str, tuple[list[Function], FunctionRows]] = {}
+        self.validation = HeldOut("validation functions", "validation", scale.validation)
+        """To choose settings by."""
+        self.test = HeldOut("test functions", "test", scale.functions)
+        more = HeldOut("more test functions", "test", scale.compared)
+        self.compared = more if scale.compared > scale.functions else self.test
+        """To compare PRISM by with every other method; the first of them are those of `test`."""
+        self._held: dict[HeldOut, tuple[list[Function], FunctionRows]] = {}
         self._judgings: dict[Path, Judging] = {}
 
     @cached_property
@@ -255,13 +274,11 @@ class FunctionsStudy:
         chosen = rows[torch.randperm(len(rows), generator=_generator())[: self.scale.validation]]
         return Batch(chosen.tokens.long(), chosen.bodies if bodies else None)
 
-    def to_write(self, split: str) -> tuple[list[Function], FunctionRows]:
-        """Held-out functions that need nothing of their modules, in an order by chance, and their rows: of the test side, or of
-        the validation side to choose settings by."""
-        if split not in self._held:
-            count = {"validation": self.scale.validation, "test": self.scale.functions}[split]
-            self._held[split] = self._self_contained(split, count)
-        return self._held[split]
+    def to_write(self, held_out: HeldOut) -> tuple[list[Function], FunctionRows]:
+        """Those that need nothing of their modules, and their rows."""
+        if held_out not in self._held:
+            self._held[held_out] = self._self_contained(held_out.split, held_out.count)
+        return self._held[held_out]
 
     def _self_contained(self, split: str, count: int) -> tuple[list[Function], FunctionRows]:
         rows, functions = self.rows(split), list(self.corpus.functions(split))
@@ -368,11 +385,11 @@ class FunctionsStudy:
         return to_sample(path, self.device, half=self.scale.finetuning.precision is Precision.BF16)
 
     def write(
-        self, writer: Path, *samplings: Sampling, lens: Lens = NOTHING, split: str = "test"
+        self, writer: Path, *samplings: Sampling, lens: Lens = NOTHING, held_out: HeldOut | None = None
     ) -> list[FunctionsRun]:
-        """The bodies of all functions to write by the model of that folder, in every way that is asked for. One way is judged
-        while the next one is written, and what was ever written is kept."""
-        judgings = [self._judging(writer, sampling, lens, split) for sampling in samplings]
+        """The bodies of held-out functions, those of `test` if no others are named, by the model of that folder, in every way
+        that is asked for. One way is judged while the next one is written, and what was ever written is kept."""
+        judgings = [self._judging(writer, sampling, lens, held_out or self.test) for sampling in samplings]
         return [judging.run() for judging in judgings]
 
     def judged_by(self, judge: Path) -> Lens:
@@ -383,10 +400,10 @@ class FunctionsStudy:
         """Its own likelihood of every hidden token in place of its head's quality."""
         return Lens("asked", partial(Asked, length=self.scale.length))
 
-    def _judging(self, writer: Path, sampling: Sampling, lens: Lens, split: str) -> Judging:
-        file = self._file(f"{split} functions", writer, sampling, lens)
+    def _judging(self, writer: Path, sampling: Sampling, lens: Lens, held_out: HeldOut) -> Judging:
+        file = self._file(held_out.name, writer, sampling, lens)
         if file not in self._judgings:
-            functions, rows = self.to_write(split)
+            functions, rows = self.to_write(held_out)
             self._judgings[file] = self._jury.call(functions, *self._written(file, writer, sampling, lens, rows))
         return self._judgings[file]
 

@@ -72,36 +72,27 @@ def _line(row: Result, over_vanilla: str) -> Sequence[str]:
 def _rivals(found: dict[str, Result], results: Path) -> str:
     if "rivals" not in found:
         return ""
-    rows = found["rivals"]["rows"]
-    lines = [
-        [
-            row["steps"],
-            row["order"],
-            row["prism"],
-            row["method"],
-            row["weights"],
-            gain(row, "gain_parses"),
-            gain(row, "gain_sound"),
-        ]
-        for row in rows
-    ]
+    rows, runs = found["rivals"]["rows"], found["rivals"]["runs"]
+    lines = []
+    for run in runs:
+        lines += [_compared(row, row["weights"]) for row in pick(rows, steps=run["steps"], order=run["order"])]
+        lines.append(_compared(run, ""))
     more, fewer = (sum(sign * row["gain_parses_interval"][end] > 0 for row in rows) for sign, end in ((1, 0), (-1, 1)))
-    headings = [
-        "N",
-        "order",
-        "PRISM",
-        "against",
-        "its weights",
-        "more that parse, points",
-        "more that are sound, points",
-    ]
+    lead = "PRISM has more, points"
     return (
         "## PRISM against every other with the fewest forward passes\n\nEach takes back its own amount, K tokens at every "
         "step or all less probable than p, chosen on validation functions; differences are paired, function by function, on "
-        "test functions that nothing was chosen by. *Before tuning*: written by the backbone as it was before PRISM tuned it. "
-        f"Outside the interval more of PRISM's bodies parse in {more} of {len(rows)} comparisons, and fewer in {fewer}.\n\n"
-        f"{table(headings, lines)}"
+        f"{runs[0]['functions']:,} test functions that nothing was chosen by. *Before tuning*: written by the backbone as it "
+        f"was before PRISM tuned it. Outside the interval more of PRISM's bodies parse in {more} of {len(rows)} comparisons, "
+        f"and fewer in {fewer}.\n\n"
+        f"{table(['N', 'order', 'method', 'its weights', 'parses %', lead, 'sound %', lead], lines)}"
     )
+
+
+def _compared(row: Result, weights: str) -> list[str]:
+    """A line of the comparison; PRISM's own has no lead."""
+    shown = [(share(row, name), gain(row, f"gain_{name}") if weights else "") for name in ("parses", "sound")]
+    return [str(row["steps"]), row["order"], row["method"], weights, *shown[0], *shown[1]]
 
 
 def _heads(found: dict[str, Result], results: Path) -> str:

@@ -43,7 +43,7 @@ def tried(study: FunctionsStudy, policy: str, order: str, steps: int) -> list[Sa
 def chosen(study: FunctionsStudy, writer: Path, policy: str, order: str, steps: int) -> Sampling:
     """The method with the amount with which most of the validation functions' bodies parse, written by that model."""
     ways = tried(study, policy, order, steps)
-    runs = study.write(writer, *ways, split="validation")
+    runs = study.write(writer, *ways, held_out=study.validation)
     return max(zip(ways, runs, strict=True), key=lambda pair: pair[1].share(attrgetter("parses")).value)[0]
 
 
@@ -77,7 +77,7 @@ def corpus(study: FunctionsStudy) -> dict[str, Any]:
 
 def originals(study: FunctionsStudy) -> dict[str, Any]:
     """The bodies people wrote, judged like any others: what there is to reach."""
-    functions, _ = study.to_write("test")
+    functions, _ = study.to_write(study.test)
     return FunctionsRun.of(functions, [function.body for function in functions]).summary()
 
 
@@ -100,20 +100,21 @@ def methods(steps: int) -> Callable[[FunctionsStudy], dict[str, Any]]:
 def rivals(study: FunctionsStudy) -> dict[str, Any]:
     """PRISM against every other with the fewest steps, each with the amount that was chosen for it on the validation side.
     Where the backbone learnt with the head, the others write in random order with what it was before, too."""
-    clock, rows, path = Stopwatch(), [], study.tuned()
+    clock, rows, runs, path, functions = Stopwatch(), [], [], study.tuned(), study.compared
     for steps in sorted(study.scale.steps)[:2]:
         for order in ORDERS:
             *others, ours = contenders(study, path, order, steps)
-            [prism] = study.write(path, ours)
+            [prism] = study.write(path, ours, held_out=functions)
             against = [("the same", path, other) for other in others]
             if order == "random" and _learnt(study, "prism"):
                 before = study.before()
                 against += [("before tuning", before, one) for one in training_free(study, before, order, steps)]
             for weights, writer, other in against:
-                [run] = study.write(writer, other)
+                [run] = study.write(writer, other, held_out=functions)
                 about = {"steps": steps, "order": order, "weights": weights, "prism": name_of(ours)}
-                rows.append({**about, "method": name_of(other), **_gains(run, prism)})
-    return {"rows": rows, "record": _record(clock, study, path)}
+                rows.append({**about, "method": name_of(other), **run.summary(), **_gains(run, prism)})
+            runs.append({"steps": steps, "order": order, "method": name_of(ours), **prism.summary()})
+    return {"runs": runs, "rows": rows, "record": _record(clock, study, path)}
 
 
 def _learnt(study: FunctionsStudy, name: str) -> bool:
@@ -175,7 +176,7 @@ def sweep(study: FunctionsStudy) -> dict[str, Any]:
         ways += [way for way in tried(study, "random", order, steps) if way.doubt is None]  # it has no score
         ways += [way for policy in DOUBTING for way in tried(study, policy, order, steps)]
         best = [chosen(study, path, policy, order, steps) for policy in DOUBTING]
-        told = zip(ways, _rows(ways, study.write(path, *ways, split="validation")), strict=True)
+        told = zip(ways, _rows(ways, study.write(path, *ways, held_out=study.validation)), strict=True)
         rows += [
             {**row, "policy": way.policy, "k": way.k or 0, "doubt": way.doubt or 0, "chosen": way in best}
             for way, row in told
