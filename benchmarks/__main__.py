@@ -263,7 +263,7 @@ def main() -> None:
         "--compile",
         action=argparse.BooleanOptionalAction,
         default=ON_GPU,
-        help="compile our steps (GPU; recorded compiles nothing)",
+        help="compile our steps (GPU)",
     )
     parser.add_argument(
         "--output", type=Path, help="where JSON, tables and plot go; results/speed or results/llada if left out"
@@ -290,7 +290,8 @@ def main() -> None:
     options.output = options.output or Path("results") / ("llada" if part in LARGE else "speed")
     if part in LARGE:
         size = llada.SMALL if options.small else llada.LLADA_8B
-        figures = llada.measure(size, compiled=options.compile) if part == "llada" else recorded.measure(size)
+        measure_large = llada.measure if part == "llada" else recorded.measure
+        figures = measure_large(size, compiled=options.compile)
         for found in figures:
             write_json(options.output / f"{LARGE[part]}.json", found | {"record": _about(clock, options)})
             print(f"{clock.seconds:.0f} s: {', '.join(found)}", flush=True)

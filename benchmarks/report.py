@@ -77,37 +77,33 @@ def _full_size(found: dict[str, Any]) -> list[str]:
 
 
 def _recorded(found: dict[str, Any]) -> list[str]:
-    size = found["size"]
-    tokens = found["blocks"] * size["block"]
-    text = (
-        f"The last {tokens} tokens of texts of {size['prompt'] + size['new_tokens']}, in blocks of {size['block']}, one token "
-        "a step, by a `Writer` as `prism sample` and `prism evaluate code` build it, once each way. The recording is counted."
+    size, texts = found["size"], found["texts"]
+    ways = list(dict.fromkeys(way for caches in texts.values() for case in caches.values() for way in case["ways"]))
+    about = (
+        f"The last tokens of texts of {size['prompt'] + size['new_tokens']}, in blocks of {size['block']}, one token a step, "
+        "by a `Writer` as `prism sample` and `prism evaluate code` build it, once each way; tokens a second, in brackets how "
+        "many times as many as step by step without a cache. The recording is counted, compiling is not."
     )
-    headings = [
-        "texts at once",
-        "cache",
-        "step by step, tokens/s",
-        "recorded, tokens/s",
-        "times as fast",
-        "same tokens",
-    ]
-    return [
-        f"## With and without `--recorded`\n\n{_about_large(found, 'recorded')}\n\n{text}",
-        table(headings, _recorded_rows(found)),
-    ]
-
-
-def _recorded_rows(found: dict[str, Any]) -> list[list[str]]:
+    headings = ["texts at once", "cache", "tokens written", *ways, "same tokens as step by step, %"]
     rows = []
-    for count, caches in found["texts"].items():
-        for cache, ways in caches.items():
-            if "failed" in ways:
-                rows.append([count, cache, ways["failed"], "", "", ""])
-                continue
-            paces = [f"{ways[way]['tokens_per_second']:.1f}" for way in ("step by step", "recorded")]
-            same = f"{100 * ways['same_tokens']:.1f} %"
-            rows.append([count, cache, *paces, f"{ways['times_faster']:.2f}", same])
-    return rows
+    for count, caches in texts.items():
+        slowest = next(iter(next(iter(caches.values()))["ways"].values())).get("tokens_per_second")
+        for cache, case in caches.items():
+            tried = [case["ways"][way] for way in ways if way in case["ways"]]  # a run may be cut off
+            same = ", ".join(f"{100 * way['same_tokens']:.1f}" for way in tried[1:] if "same_tokens" in way)
+            paces = [_pace(way, slowest) for way in tried] + [""] * (len(ways) - len(tried))
+            rows.append([count, cache, case["tokens"], *paces, same])
+    return [
+        f"## With and without `--recorded`\n\n{_about_large(found, 'recorded')}\n\n{about}",
+        table(headings, rows),
+    ]
+
+
+def _pace(way: dict[str, Any], slowest: float | None) -> str:
+    if "failed" in way:
+        return str(way["failed"])
+    pace = way["tokens_per_second"]
+    return f"{pace:.1f}" if slowest is None else f"{pace:.1f} ({pace / slowest:.1f})"
 
 
 def _training_rows(found: dict[str, Any], chip: float) -> list[list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -173,7 +173,7 @@ def functions(scale: str, results: Path) -> str:
     return table(["", *(f"N = {steps}{more}" for steps in (8, 16) for more in ("", ": PRISM has more, points"))], lines)
 
 
-TABLES = {
+TABLES: dict[str, Callable[[Path], str]] = {
     "gains": gains,
     "sudoku": sudoku,
     "speed": speed,

@@ -56,11 +56,16 @@ def test_recorded_in_miniature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert found["texts"].keys() == {"1", "2"}
     for caches in found["texts"].values():
         assert caches.keys() == {"no cache", "dual cache"}
-        for ways in caches.values():
-            assert ways["same_tokens"] == 1
-            assert ways["times_faster"] == ways["step by step"]["seconds"] / ways["recorded"]["seconds"]
+        for name, case in caches.items():
+            assert case["tokens"] == (llada.SMALL.block if name == "no cache" else llada.SMALL.new_tokens)
+            assert case["ways"].keys() == {"step by step", "recorded"}
+            assert {way["same_tokens"] for way in case["ways"].values()} == {1}
     page = (tmp_path / "README.md").read_text()
-    assert f"{found['texts']['2']['dual cache']['recorded']['tokens_per_second']:.1f}" in page
+    pace, base = (
+        found["texts"]["2"][name]["ways"][way]["tokens_per_second"]
+        for name, way in (("dual cache", "recorded"), ("no cache", "step by step"))
+    )
+    assert f"{pace:.1f} ({pace / base:.1f})" in page
     assert "One PRISM step" not in page, "of which nothing was measured"
 
 
