@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from texts import write_letters
 
 import prism
 from prism.cli import main
+from prism.models.fused import FusedLlama
 
 MASK = 3
 
@@ -41,6 +45,34 @@ def test_a_prompt_is_continued_in_blocks(folder: Path, tmp_path: Path) -> None:
     assert refreshed["tokens"] == found["tokens"]
     for cache in ("dual", "prefix"):
         assert all(MASK not in tokens for tokens in sampled(folder, tmp_path, *words, "--cache", cache)["tokens"])
+
+
+def test_compiled_layers_write_the_same(folder: Path, tmp_path: Path) -> None:
+    """In a process of its own: the compiler does not see through the shape checks of the tests."""
+    words = ["--prompt", "hello", "--new_tokens", "6", "--block", "3", "--temperature", "0", "--eos", "keep"]
+    made = tmp_path / "made"
+    command = ["sample", "--model", str(folder), "--policy", "vanilla", *words, "--compile", "true"]
+    done = subprocess.run(
+        [sys.executable, "-m", "prism", *command, "--json", str(tmp_path / "compiled.json")],
+        env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(made)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    compiled = json.loads((tmp_path / "compiled.json").read_text())
+    assert compiled["tokens"] == sampled(folder, tmp_path, *words)["tokens"]
+    assert list(made.rglob("*.cpp")), "the compiler made nothing"
+
+
+def test_writer_and_judge_are_compiled(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = prism.attach(prism.load_backbone(folder), prism.ProjectionConfig(24))
+    model.save(tmp_path / "corrector", base=str(folder))
+    compiled: list[FusedLlama] = []
+    monkeypatch.setattr(FusedLlama, "compile", lambda backbone, *, dynamic: compiled.append(backbone))
+    words = ["--policy", "prism", "--k", "1", "--prompt", "hello", "--new_tokens", "8"]
+    sampled(folder, tmp_path, *words, "--corrector", str(tmp_path / "corrector"), "--compile", "true")
+    assert len({id(backbone) for backbone in compiled}) == 2
 
 
 def test_a_text_ends_where_it_is_told_to(folder: Path, tmp_path: Path) -> None:
