@@ -42,6 +42,29 @@ def test_pairing_cancels_what_both_find_hard() -> None:
         paired_difference(a, b[:-1])
 
 
+@pytest.mark.parametrize(
+    ("count", "first", "second"), [(1024, 0.1, 0.08), (164, 0.1, 0.05), (164, 0.01, 0.005), (40, 0, 0)]
+)
+def test_a_difference_of_hits_covers_the_truth_however_seldom_they_differ(
+    count: int, first: float, second: float
+) -> None:
+    rng, covered = np.random.default_rng(6), []
+    for only_a, only_b, _ in rng.multinomial(count, [first, second, 1 - first - second], 1000):
+        a, b = np.zeros(count), np.zeros(count)
+        a[:only_a], b[only_a : only_a + only_b] = 1, 1
+        gain = paired_difference(a, b)
+        assert gain.low < gain.value == (only_a - only_b) / count < gain.high
+        covered.append(gain.low <= first - second <= gain.high)
+    assert np.mean(covered) > 0.93
+
+
+def test_a_difference_of_hits_is_about_the_bootstrap_s_where_they_differ_often() -> None:
+    rng = np.random.default_rng(7)
+    a, b = (rng.random(1000) < 0.5).astype(float), (rng.random(1000) < 0.4).astype(float)
+    found, resampled = paired_difference(a, b), bootstrap_mean(a - b)
+    assert (found.low, found.high) == (pytest.approx(resampled.low, abs=3e-3), pytest.approx(resampled.high, abs=3e-3))
+
+
 def test_a_ratio_weighs_examples_by_what_is_below() -> None:
     rng = np.random.default_rng(3)
     below = rng.integers(1, 100, 500)
