@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Int
+from torch import Tensor
 
 from prism.data.code import parsed
 from prism.data.function_rows import FunctionRows
@@ -30,7 +31,7 @@ from prism.evaluation.record import Stopwatch
 from prism.evaluation.statistics import Interval, bootstrap_mean, rate
 from prism.noise import Noise
 from prism.sampling.draw import Draw
-from prism.sampling.loop import Denoiser, generate
+from prism.sampling.loop import Denoiser, Windowed, generate
 from prism.sampling.policy import Policy
 from prism.sampling.prepared import Prepared
 from prism.state import start
@@ -209,23 +210,32 @@ def write_bodies(
     does not depend on the batch size or on its neighbours.
 
     They are written in batches of one size, `batch` or all there are, because every other shape is compiled and recorded anew.
+    With a cache those are written together that have equally many blocks: everything is computed when a block of any of them
+    begins, and a body would profit from the blocks of others.
     """
     clock, size = Stopwatch(), min(batch, len(rows))
     settings: dict[str, Any] = {"steps": steps, "draw": draw, "block": block}
     prepared = Prepared(model, policy, **settings) if Prepared.serves(model) else None
-    bodies, costs = [], []
-    for first in range(0, len(rows), size):
-        places = torch.arange(first, first + size)
-        some = rows[places.clamp_max(len(rows) - 1)].to(torch.device(device))  # the last row stands in for missing ones
+    keys = Noise.rows(seed, len(rows)).keys
+    bodies, costs = [""] * len(rows), np.zeros((3, len(rows)), int)
+    for places in _together(rows, size, block if isinstance(model, Windowed) else None):
+        filled = torch.cat([places, places[-1:].expand(size - len(places))])  # the last row stands in for missing ones
+        some, noise = rows[filled].to(torch.device(device)), Noise(keys[filled].to(device))
         state = start(some.tokens.long().masked_fill(some.bodies, mask_id), mask_id)
-        noise = Noise.rows(seed, size, first=first, device=device)
         result = prepared(state, noise) if prepared else generate(model, state, policy, noise=noise, **settings)
-        wanted = min(size, len(rows) - first)
-        for tokens, prompt in zip(result.tokens[:wanted].tolist(), some.prompts[:wanted].tolist(), strict=True):
+        for place, tokens, prompt in zip(places.tolist(), result.tokens.tolist(), some.prompts.tolist(), strict=False):
             written = tokens[prompt:]
             written = written[: written.index(rows.end)] if rows.end in written else written
-            bodies.append(tokenizer.decode(written, clean_up_tokenization_spaces=False))
+            bodies[place] = tokenizer.decode(written, clean_up_tokenization_spaces=False)
         counts = torch.stack([result.forwards, result.remasks, result.flipflops])
-        costs.append(counts[:, :wanted].cpu().numpy())
-    forwards, remasks, flipflops = np.concatenate(costs, axis=1)
+        costs[:, places.numpy()] = counts[:, : len(places)].cpu().numpy()
+    forwards, remasks, flipflops = costs
     return bodies, Cost(forwards, remasks, flipflops, clock.seconds)
+
+
+def _together(rows: FunctionRows, size: int, block: int | None) -> Iterator[Int[Tensor, " n"]]:
+    """The places of rows that are written at once: `size` of them or the rest; with `block`, those of equally many blocks."""
+    places, lengths = torch.arange(len(rows)), rows.bodies.sum(1)
+    blocks = torch.zeros_like(lengths) if block is None else (lengths + block - 1) // block
+    for count in blocks.unique():
+        yield from places[blocks == count].split(size)

@@ -8,6 +8,8 @@ what has been written since.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -78,18 +80,30 @@ class Cached:
         begins = (~window | (tokens == self.facts.mask_id)).all()  # also of another run, over the same positions
         return begins | ((window & ~was) | (~was & (tokens != before))).any()
 
-    def width(self, block: int) -> int | None:
-        """Of a part; None with the prefix alone, where it shrinks from block to block."""
-        return None if self.suffix else block + self.facts.field.value
+    @property
+    def steady(self) -> bool:
+        """With the prefix alone a part shrinks from block to block."""
+        return not self.suffix
+
+    def width(self, windows: Iterable[Mask], more: int) -> int:
+        widest = max((int(self._needed(window).sum(1).max()) for window in windows), default=1)
+        return widest + more * (1 + self.facts.field.value)
 
     def _to_compute(self, window: Mask, attend: Mask | None, width: int | None) -> Int[Tensor, "b w"]:
-        """The positions of the window, padded with others where a row has fewer; with the one to its left where predictions are
-        read there."""
-        needed = window.long().cumsum(1) > 0 if self.suffix else window.clone()
+        """The positions to compute; where a row has fewer, its first one again: another would be known better than the block's
+        beginning left it."""
+        needed = self._needed(window)
         if attend is not None:
             needed &= attend
+        count = max(1, int(needed.sum(1).max())) if width is None else min(width, window.shape[1])
+        places = needed.long().argsort(dim=1, descending=True, stable=True)[:, :count]
+        own = torch.arange(count, device=places.device) < needed.sum(1, keepdim=True)
+        return torch.where(own, places, places[:, :1])
+
+    def _needed(self, window: Mask) -> Mask:
+        """The window; the position to its left, too, where predictions are read there; what follows, with the prefix alone."""
+        needed = window.long().cumsum(1) > 0 if self.suffix else window.clone()
         shift = self.facts.field.value
         if shift:
-            needed[:, :-shift] |= needed[:, shift:].clone()
-        count = max(1, int(needed.sum(1).max())) if width is None else min(width, window.shape[1])
-        return needed.long().argsort(dim=1, descending=True, stable=True)[:, :count]
+            needed[:, :-shift] |= window[:, shift:]
+        return needed

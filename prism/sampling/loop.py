@@ -6,7 +6,7 @@ batch takes the steps it would take alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -49,8 +49,11 @@ class Keeping(Windowed, Protocol):
     refresh: int | None
     """After so many steps everything is computed, if not before."""
 
-    def width(self, block: int) -> int | None:
-        """Positions of a row a part consists of when blocks have `block` of them; None if their number varies."""
+    steady: bool
+    """Whether the parts of all blocks of one size are equally large."""
+
+    def width(self, windows: Iterable[Mask], more: int) -> int:
+        """Positions of a row that a part computes, at the most, for any of these windows and `more` positions elsewhere."""
 
     def everything(self, tokens: Tokens, attend: Mask | None, window: Mask, width: int) -> Prediction: ...
 
@@ -264,6 +267,10 @@ class Plan:
             return after.step + 1
         masked = replace(after, window=self.window(after)).masked
         return torch.where(masked.any(1), after.step + 1, self._now(self.end, after.step))
+
+    def blocks(self, free: Mask) -> Iterator[Mask]:
+        """What there is to write, block by block, each row its own."""
+        return (free & (self.block_of == block) for block in range(int(self.block_of.max()) + 1))
 
     def settled(self, step: Counts) -> Mask:
         """Positions of the blocks that rows at these steps have finished: they will not touch them again, unless the policy

@@ -69,6 +69,8 @@ class Prepared:
         self.model, self.policy, self.steps, self.draw = model, policy, steps, draw or Draw()
         self.schedule, self.block, self.compiled, self.waits = schedule or policy.schedule, block, compiled, waits
         self.room = 0
+        self.width = 0
+        """With a cache: positions a step computes of a row, unless it computes all."""
         self._running: _Running | None = None
         self._again: Callable[[], None] = lambda: None
         self._anew: Callable[[], None] = lambda: None
@@ -79,7 +81,7 @@ class Prepared:
     @staticmethod
     def serves(model: Denoiser) -> bool:
         """Whether every step of the model, or of each of its two kinds, is the same work; else `generate` has to do."""
-        return not isinstance(model, Windowed) or (isinstance(model, Keeping) and model.width(1) is not None)
+        return not isinstance(model, Windowed) or (isinstance(model, Keeping) and model.steady)
 
     def __call__(self, state: State, noise: Noise) -> Sample:
         asked = self._ready(state, noise)
@@ -106,12 +108,20 @@ class Prepared:
     def _ready(self, state: State, noise: Noise) -> _Running:
         plan = Plan.of(state, self.policy, self.steps, self.schedule, self.block)
         asked = _Running(Progress.before(state), plan, noise)
-        if self._running is None or _shapes(self._running) != _shapes(asked):
+        width = self._width(asked)
+        if self._running is None or _shapes(self._running) != _shapes(asked) or width > self.width:
+            self.width = width
             expected = _ROOM * -(-int(plan.lengths.sum()) // self.steps)
             # counts may be random: four standard deviations more
             self.room = expected + 4 * math.isqrt(expected) + len(plan.lengths)
             self._prepare(asked)
         return asked
+
+    def _width(self, asked: _Running) -> int:
+        if not isinstance(self.model, Keeping):
+            return 0
+        state = asked.progress.state
+        return min(self.model.width(asked.plan.blocks(~state.frozen), self.policy.reopens), state.tokens.shape[1])
 
     def _make_room(self, asked: _Running) -> None:
         self.room *= 4
@@ -177,10 +187,8 @@ class Prepared:
         self._again = _recorded(work) if on_gpu else work
 
     def _prepare_keeping(self, model: Keeping, asked: _Running, room: int | None) -> None:
-        running, length = self._running, asked.progress.state.tokens.shape[1]
+        running, width = self._running, self.width
         assert running is not None
-        width = model.width(min((self.block or length) + self.policy.reopens, length))
-        assert width is not None
         self._said = torch.zeros(2, dtype=torch.bool, device=asked.noise.keys.device)
 
         def decide(hidden: Hidden) -> None:

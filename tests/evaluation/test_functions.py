@@ -13,11 +13,15 @@ from prism.data.function_rows import FunctionRows
 from prism.data.functions import Function
 from prism.evaluation.functions import Cost, FunctionsRun, Jury, judge, write_bodies
 from prism.models.attach import attach
-from prism.models.heads import FinalLayerConfig
+from prism.models.cached import Cached
+from prism.models.heads import FinalLayerConfig, ProjectionConfig
+from prism.models.llama import Llama, LlamaConfig
+from prism.sampling.draw import Draw
 from prism.sampling.policy import Pair
 from prism.sampling.remask import Fixed, LowQuality
 from prism.sampling.unmask import Counted
 
+END = 1
 PROMPT = 'import math\n\n\ndef area(radius):\n    """The area of a circle."""'
 AREA = Function("shapes", "shapes/round.py", "area", 3, PROMPT, "\n    return math.pi * radius**2", documented=True)
 HELPED = Function("s", "s.py", "f", 1, 'def f(x):\n    """Doubled."""', "\n    return twice(x)", True, ("twice",))
@@ -112,25 +116,51 @@ def test_a_jury_says_what_one_judge_says() -> None:
         jury.call([AREA, AREA], ["\n    pass"])
 
 
+WORDS = SimpleNamespace(decode=lambda ids, clean_up_tokenization_spaces: " ".join(map(str, ids)))
+
+
+def seven(*prompts: int) -> FunctionRows:
+    """Rows whose first tokens are given."""
+    tokens = torch.randint(2, MASK, (7, 12), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+    return FunctionRows(tokens, torch.tensor(prompts, dtype=torch.int32), torch.arange(7), END)
+
+
+@pytest.mark.parametrize("suffix", [False, True])
+def test_with_a_cache_a_body_does_not_profit_from_others(suffix: bool) -> None:
+    """One to three blocks: where one begins everything is computed, for whoever is written at the same time."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "layers": 3, "heads": 4, "kv_heads": 4, "intermediate_size": 32, "head_size": 8}
+    config = LlamaConfig(vocab_size=MASK + 1, mask_id=MASK, length=12, **sizes)
+    model = attach(Llama(config), ProjectionConfig(32)).eval().double()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.5)  # so that every token matters to every other
+    rows, policy = seven(2, 9, 5, 2, 6, 9, 3), Pair(Counted(), LowQuality(Fixed(1)))
+
+    def written(batch: int) -> list[str]:
+        cached, way = Cached(model, suffix=suffix), {"steps": 9, "block": 4, "mask_id": MASK, "batch": batch}
+        return write_bodies(cached, WORDS, rows, policy, **way, draw=Draw(temperature=0.0))[0]
+
+    alone = written(1)
+    assert written(3) == written(7) == alone
+    every = write_bodies(model, WORDS, rows, policy, steps=9, block=4, mask_id=MASK, draw=Draw(temperature=0.0))[0]
+    assert every != alone, "the model is one to which a cache makes no difference"
+
+
 def test_batches_of_one_shape_write_the_same_bodies() -> None:
     """Seven rows, at most three at once: three batches of three, the last filled up and cut again."""
     model = shaken(attach(shaken(dit(), seed=1), FinalLayerConfig(SIZE)), seed=2).eval().double()
-    end, seen = 1, []
-    tokens = torch.randint(2, MASK, (7, 12), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
-    rows = FunctionRows(tokens, torch.tensor([2, 3, 4, 5, 2, 3, 4], dtype=torch.int32), torch.arange(7), end)
-    words = SimpleNamespace(decode=lambda ids, clean_up_tokenization_spaces: " ".join(map(str, ids)))
-    predict = model.predict
+    rows, seen, predict = seven(2, 3, 4, 5, 2, 3, 4), [], model.predict
 
     def watched(x: torch.Tensor, attend: torch.Tensor | None = None) -> object:
         seen.append(tuple(x.shape))
         return predict(x, attend)
 
     policy = Pair(Counted(), LowQuality(Fixed(1)))
-    alone, cost_alone = write_bodies(model, words, rows, policy, steps=4, mask_id=MASK, batch=1)
+    alone, cost_alone = write_bodies(model, WORDS, rows, policy, steps=4, mask_id=MASK, batch=1)
     model.predict = watched
-    bodies, cost = write_bodies(model, words, rows, policy, steps=4, mask_id=MASK, batch=3)
+    bodies, cost = write_bodies(model, WORDS, rows, policy, steps=4, mask_id=MASK, batch=3)
     assert set(seen) == {(3, 12)}
     assert bodies == alone
     assert len(bodies) == 7
     assert (cost.forwards.tolist(), cost.remasks.tolist()) == ([4] * 7, cost_alone.remasks.tolist())
-    assert not any(f" {end} " in f" {body} " for body in bodies)
+    assert not any(f" {END} " in f" {body} " for body in bodies)

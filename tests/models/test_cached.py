@@ -25,6 +25,25 @@ def model(*, shifted: bool = False, odds: bool = False) -> prism.PrismModel:
     return judged.eval()
 
 
+def coupled(*, shifted: bool) -> prism.PrismModel:
+    """One in which every token matters to every other, so that what is computed too seldom or too often shows."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "layers": 3, "heads": 4, "kv_heads": 4, "intermediate_size": 32, "head_size": 8}
+    backbone = prism.Llama(prism.LlamaConfig(vocab_size=VOCABULARY, mask_id=MASK, length=32, shifted=shifted, **sizes))
+    judged = prism.attach(backbone, prism.ProjectionConfig(32))
+    for weight in judged.parameters():
+        if weight.dim() > 1:
+            torch.nn.init.normal_(weight, std=0.5)
+    return judged.eval().double()
+
+
+def gaps() -> State:
+    """Every other position to be filled, of a short row and a long one: no two of a block are neighbours."""
+    tokens = torch.randint(4, VOCABULARY, (3, 20), generator=torch.Generator().manual_seed(1))
+    tokens[0, 1:14:2] = tokens[1:, 1::2] = MASK
+    return prism.start(tokens, MASK)
+
+
 def prompts() -> State:
     """Unequal prompts, one of them with a gap to be filled, and one row padded."""
     tokens = torch.randint(4, VOCABULARY, (3, 20), generator=torch.Generator().manual_seed(0))
@@ -94,23 +113,55 @@ def test_only_the_block_is_computed() -> None:
     assert widths == [20, 4, 4, 4] * 4
 
 
+SURE = prism.Pair(prism.Threshold(0.02), prism.LowQuality(prism.Centred(1)))
+
+
 @pytest.mark.parametrize("shifted", [False, True])
 @pytest.mark.parametrize("refresh", [None, 1, 3])
 @pytest.mark.parametrize("odds", [False, True])
 def test_a_prepared_cache_is_the_loop_s(refresh: int | None, shifted: bool, odds: bool) -> None:
     """Without counting positions, as on a GPU; batch after batch, and rows that finish their blocks at different steps."""
     judged = model(shifted=shifted, odds=odds).double()
-    sure = prism.Pair(prism.Threshold(0.02), prism.LowQuality(prism.Centred(1)))
-    for policy in (POLICY, sure):
-        options = {"steps": 16, "block": 4, "draw": prism.Draw(temperature=0.0)}
-        prepared = prism.Prepared(Cached(judged, refresh=refresh), policy, waits=False, **options)
-        for seed in (0, 1):
-            noise = prism.Noise.rows(seed, 3)
-            found = prepared(prompts(), noise)
-            expected = prism.generate(Cached(judged, refresh=refresh), prompts(), policy, noise=noise, **options)
-            assert torch.equal(found.tokens, expected.tokens)
-            assert torch.equal(found.forwards, expected.forwards)
-            assert torch.equal(found.remasks, expected.remasks)
+    for policy in (POLICY, SURE):
+        same_as_the_loop(judged, policy, prompts(), refresh)
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("policy", [POLICY, SURE, prism.Revisiting(POLICY, 2)], ids=["prism", "sure", "revisiting"])
+def test_a_prepared_cache_is_the_loop_s_wherever_the_masks_are(policy: prism.Policy, shifted: bool) -> None:
+    """Prompts, then gaps, of which a block takes more positions: each with the one to its left."""
+    same_as_the_loop(coupled(shifted=shifted), policy, prompts(), None, gaps())
+
+
+def same_as_the_loop(
+    judged: prism.PrismModel, policy: prism.Policy, first: State, refresh: int | None, *more: State
+) -> None:
+    options = {"steps": 16, "block": 4, "draw": prism.Draw(temperature=0.0)}
+    prepared = prism.Prepared(Cached(judged, refresh=refresh), policy, waits=False, **options)
+    for seed, state in enumerate((first, first, *more)):
+        noise = prism.Noise.rows(seed, 3)
+        found = prepared(state, noise)
+        expected = prism.generate(Cached(judged, refresh=refresh), state, policy, noise=noise, **options)
+        assert torch.equal(found.tokens, expected.tokens)
+        assert torch.equal(found.forwards, expected.forwards)
+        assert torch.equal(found.remasks, expected.remasks)
+
+
+@pytest.mark.parametrize("suffix", [False, True])
+def test_a_row_knows_no_more_in_company(suffix: bool) -> None:
+    """Blocks begin together, and the last one of the second row is shorter."""
+    judged, tokens = coupled(shifted=False), torch.randint(4, VOCABULARY, (2, 20))
+    tokens[0, 8:] = tokens[1, 10:] = MASK
+    options = {"steps": 12, "block": 4, "draw": prism.Draw(temperature=0.0)}
+    noise = prism.Noise.rows(0, 2)
+
+    def written(rows: slice) -> Tensor:
+        state = prism.start(tokens[rows], MASK)
+        return prism.generate(
+            Cached(judged, suffix=suffix), state, POLICY, noise=prism.Noise(noise.keys[rows]), **options
+        ).tokens
+
+    assert torch.equal(written(slice(2)), torch.cat([written(slice(1)), written(slice(1, 2))]))
 
 
 def test_a_prepared_cache_computes_the_block_alone() -> None:

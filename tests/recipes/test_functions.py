@@ -101,8 +101,9 @@ def test_prism_is_compared_with_every_other(root: Path) -> None:
         assert row["prism"] == name_of(policy)
         ways = training_free(study, weights[row["weights"]], row["order"], row["steps"])
         other = next(way for way in ways if name_of(way) == row["method"])
-        [ours] = study.write(study.tuned(), policy, held_out=study.compared)
-        [theirs] = study.write(weights[row["weights"]], other, held_out=study.compared)
+        functions = study.compared if row["order"] == "random" else study.test
+        [ours] = study.write(study.tuned(), policy, held_out=functions)
+        [theirs] = study.write(weights[row["weights"]], other, held_out=functions)
         assert {name: row[name] for name in theirs.summary()} == theirs.summary()
         gain = ours.share(lambda one: one.parses).value - theirs.share(lambda one: one.parses).value
         assert gain == pytest.approx(row["gain_parses"])
@@ -118,7 +119,9 @@ def test_what_prism_alone_can_write_is_its_lead(root: Path, monkeypatch: pytest.
         return [FunctionsRun.of(functions, bodies.get(way.policy, ["\n    return ("] * len(functions))) for way in ways]
 
     monkeypatch.setattr(study, "write", write)
-    assert {(row["gain_parses"], row["gain_sound"]) for row in rivals(study)["rows"]} == {(1.0, 1.0)}
+    rows = rivals(study)["rows"]
+    assert {(row["gain_parses"], row["gain_sound"]) for row in rows} == {(1.0, 1.0)}
+    assert {tuple(row["gain_parses_of_packages_interval"]) for row in rows} == {(1.0, 1.0)}
 
 
 def test_ways_to_tune_are_compared(root: Path) -> None:
@@ -242,6 +245,7 @@ def test_whose_functions_they_are(root: Path) -> None:
 def test_the_originals_are_sound(root: Path) -> None:
     found = json.loads((root / "results" / "originals.json").read_text())
     assert found["sound"] == found["exact"] == 1
+    assert found["record"]["settings"]["functions"] == TINY.functions
 
 
 def test_report_and_diffs(root: Path) -> None:
@@ -286,10 +290,9 @@ def _methods(root: Path) -> list[dict[str, Any]]:
 
 def test_blocks(root: Path) -> None:
     found = json.loads((root / "results" / "blocks.json").read_text())
-    ways = {(row["steps"], row["policy"], row["k_block"], row["doubt"]) for row in found["rows"]}
-    counted = {(n, p, k, 0) for n in TINY.block_steps for p in DOUBTING for k in TINY.k_blocks}
-    doubting = {(n, p, 0, doubt) for n in TINY.block_steps for p in DOUBTING for doubt in TINY.block_doubts}
-    assert ways == counted | doubting | {(n, "vanilla", 0, 0) for n in TINY.block_steps}
+    ways = {(row["steps"], row["policy"], row["k_block"]) for row in found["rows"]}
+    counted = {(n, p, k) for n in TINY.block_steps for p in DOUBTING for k in TINY.k_blocks}
+    assert ways == counted | {(n, "vanilla", 0) for n in TINY.block_steps}
     assert all((row["remasks"] > 0) == (row["policy"] != "vanilla") for row in found["rows"])
 
 

@@ -2,9 +2,9 @@
 can train.
 
 A causal language model is adapted, or a Llama trained from nothing, on whole functions; then it learns to write bodies; then
-PRISM teaches it to doubt what it wrote. Every method writes the bodies of the same held-out functions, of packages no model
-has seen, and is judged by whether they are Python and use only names that exist, without running anything; and, where it is
-given programming tasks, it solves them, and they are run.
+PRISM teaches it to doubt what it wrote. Every method writes the bodies of the same held-out functions, of packages that
+nothing was learnt from here, and is judged by whether they are Python and use only names that exist, without running
+anything; and, where it is given programming tasks, it solves them, and they are run.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Scale:
     functions: int = 1_024
     """Held-out ones to write that nothing was chosen by: a rate is told within 3 points."""
     compared: int = 1_024
-    """As many where PRISM is compared with every other method in turn, or all there are; the same ones first."""
+    """As many where PRISM is compared with every other method in random order, or all there are; the same ones first."""
     at_once: int = 256
     steps: tuple[int, ...] = (32, 16, 8)
     ks: tuple[int, ...] = (2, 4)
@@ -127,10 +127,9 @@ class Scale:
     """Of the tuned model that judges for others; one of `steps`."""
     block: int = 32
     """Tokens of a block, where bodies are written from left to right."""
-    block_steps: tuple[int, ...] = (32,)
-    k_blocks: tuple[int, ...] = (8,)
-    """Tokens taken back in each block."""
-    block_doubts: tuple[float, ...] = (0.9,)
+    block_steps: tuple[int, ...] = (64, 32)
+    k_blocks: tuple[int, ...] = (2, 4, 8)
+    """Tokens taken back in each block, every number by every method; the most with the caches, too."""
     refresh: int = 4
     """Steps after which the more careful cache computes everything anew."""
     asked_steps: tuple[int, ...] = ()
@@ -158,7 +157,7 @@ SCALES: dict[str, Scale] = {
         layers=12,
         heads=12,
         loss=PrismLoss(k=8, ys=2, draw=Draw(nucleus=0.9)),
-        compared=8_192,  # there are fewer: a difference is told within a point
+        compared=8_192,
     ),
     "small": Scale(  # 4M parameters; functions in a vocabulary of their own, of about 4,096 tokens
         pretraining=_on_two_cores(500, lr=1e-3, muon_lr=3e-3, warmup=50),
@@ -179,7 +178,7 @@ SCALES: dict[str, Scale] = {
         block=16,
         block_steps=(16,),
         k_blocks=(2,),
-        block_doubts=(),
+        refresh=2,
         asked_steps=(8,),
         solving_steps=(16, 8),
     ),
@@ -203,6 +202,7 @@ SCALES: dict[str, Scale] = {
         transfer_steps=8,
         block_steps=(40,),
         k_blocks=(1, 2),
+        refresh=2,
         asked_steps=(4,),
         solving_steps=(4,),
     ),

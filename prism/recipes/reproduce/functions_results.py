@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,10 +13,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from prism.data.code import Task
 from prism.evaluation.corrections import by_task, corrections, page, summary
 from prism.evaluation.functions import FunctionsRun
 from prism.evaluation.record import Stopwatch, plain
+from prism.evaluation.statistics import Interval, bootstrap_ratio
 from prism.models.cached import Cached
 from prism.models.folder import Folder
 from prism.recipes.reproduce.functions import NOTHING, FunctionsStudy, Lens
@@ -68,17 +72,19 @@ def training(study: FunctionsStudy) -> dict[str, Any]:
 
 def corpus(study: FunctionsStudy) -> dict[str, Any]:
     """Whose functions they are: packages, versions and licences."""
-    manifest, told = study.corpus.manifest, ("version", "licence", "side", "functions")
+    clock, manifest, told = Stopwatch(), study.corpus.manifest, ("version", "licence", "side", "functions")
     packages = {
         name: {part: about[part] for part in told} for name, about in manifest["packages"].items() if about["functions"]
     }
-    return {**{part: manifest[part] for part in ("splits", "found", "dropped", "left_out")}, "packages": packages}
+    about = {part: manifest[part] for part in ("splits", "found", "dropped", "left_out")}
+    return {**about, "packages": packages, "record": _record(clock, study)}
 
 
 def originals(study: FunctionsStudy) -> dict[str, Any]:
     """The bodies people wrote, judged like any others: what there is to reach."""
-    functions, _ = study.to_write(study.test)
-    return FunctionsRun.of(functions, [function.body for function in functions]).summary()
+    clock, (functions, _) = Stopwatch(), study.to_write(study.test)
+    found = FunctionsRun.of(functions, [function.body for function in functions]).summary()
+    return {**found, "record": _record(clock, study)}
 
 
 def methods(steps: int) -> Callable[[FunctionsStudy], dict[str, Any]]:
@@ -99,10 +105,12 @@ def methods(steps: int) -> Callable[[FunctionsStudy], dict[str, Any]]:
 
 def rivals(study: FunctionsStudy) -> dict[str, Any]:
     """PRISM against every other with the fewest steps, each with the amount that was chosen for it on the validation side.
-    Where the backbone learnt with the head, the others write in random order with what it was before, too."""
-    clock, rows, runs, path, functions = Stopwatch(), [], [], study.tuned(), study.compared
+    In random order, in which more goes back, on more functions; and there, where the backbone learnt with the head, the others
+    write with what it was before, too."""
+    clock, rows, runs, path = Stopwatch(), [], [], study.tuned()
     for steps in sorted(study.scale.steps)[:2]:
         for order in ORDERS:
+            functions = study.compared if order == "random" else study.test
             *others, ours = contenders(study, path, order, steps)
             [prism] = study.write(path, ours, held_out=functions)
             against = [("the same", path, other) for other in others]
@@ -138,9 +146,20 @@ def asked(study: FunctionsStudy) -> dict[str, Any]:
 
 
 def _gains(before: FunctionsRun, after: FunctionsRun) -> dict[str, Any]:
-    """More of the second's bodies than of the first's, with intervals."""
+    """More of the second's bodies than of the first's, with intervals: of these functions, and of packages like theirs."""
     over = summary(corrections(before, after))
-    return {name: over[name] for name in over if name.startswith("gain_")}
+    packages = _of_packages(before, after)
+    gains = {name: over[name] for name in over if name.startswith("gain_")}
+    return {**gains, "gain_parses_of_packages_interval": [packages.low, packages.high]}
+
+
+def _of_packages(before: FunctionsRun, after: FunctionsRun) -> Interval:
+    """More that parse, whole packages being drawn: the functions of one are alike, and some packages have many."""
+    counts = Counter(function.package for function in before.functions)
+    more: dict[str, int] = defaultdict(int)
+    for function, was, became in zip(before.functions, before.verdicts, after.verdicts, strict=True):
+        more[function.package] += became.parses - was.parses
+    return bootstrap_ratio(np.array([more[name] for name in counts], float), np.array(list(counts.values())))
 
 
 def heads(study: FunctionsStudy) -> dict[str, Any]:
@@ -202,18 +221,12 @@ def transfer(study: FunctionsStudy) -> dict[str, Any]:
 
 
 def blocks(study: FunctionsStudy) -> dict[str, Any]:
-    """Bodies written from left to right in blocks, K_block tokens taken back in each (the paper's way with LLaDA), or whatever
-    is doubtful."""
+    """Bodies written from left to right in blocks, K_block tokens taken back in each (the paper's way with LLaDA)."""
     clock, rows, path = Stopwatch(), [], study.tuned()
     for steps in study.scale.block_steps:
-        samplings = _in_blocks(study, steps, DOUBTING, _block_amounts(study))
+        samplings = _in_blocks(study, steps, DOUBTING, study.scale.k_blocks)
         rows += _block_rows(samplings, study.write(path, *samplings))
     return {"block": study.scale.block, "rows": rows, "record": _record(clock, study, path)}
-
-
-def _block_amounts(study: FunctionsStudy) -> list[Amount]:
-    scale = study.scale
-    return [*({"k_block": k} for k in scale.k_blocks), *({"doubt": doubt} for doubt in scale.block_doubts)]
 
 
 def caches(study: FunctionsStudy) -> dict[str, Any]:
@@ -225,21 +238,21 @@ def caches(study: FunctionsStudy) -> dict[str, Any]:
         Lens(f"dual cache, all anew every {scale.refresh} steps", partial(Cached, refresh=scale.refresh)),
         Lens("prefix cache", partial(Cached, suffix=True)),
     )
-    for sampling in _in_blocks(study, max(scale.block_steps), ("prism",), _block_amounts(study)[-1:]):
+    for sampling in _in_blocks(study, max(scale.block_steps), ("prism",), [max(scale.k_blocks)]):
         runs = [study.write(path, sampling, lens=lens)[0] for lens in lenses]
         found = _block_rows([sampling] * len(runs), runs)
         rows += [{"cache": lens.name or "none", **row} for lens, row in zip(lenses, found, strict=True)]
     return {"block": scale.block, "rows": rows, "record": _record(clock, study, path)}
 
 
-def _in_blocks(study: FunctionsStudy, steps: int, policies: Sequence[str], given: Sequence[Amount]) -> list[Sampling]:
+def _in_blocks(study: FunctionsStudy, steps: int, policies: Sequence[str], ks: Sequence[int]) -> list[Sampling]:
     vanilla = Sampling("vanilla", order="confidence", steps=steps, block=study.scale.block)
-    return [vanilla, *(replace(vanilla, policy=policy, **amount) for policy in policies for amount in given)]
+    return [vanilla, *(replace(vanilla, policy=policy, k_block=k) for policy in policies for k in ks)]
 
 
 def _block_rows(samplings: Sequence[Sampling], runs: Sequence[FunctionsRun]) -> list[dict[str, Any]]:
     return [
-        {**row, "policy": sampling.policy, "k_block": sampling.k_block or 0, "doubt": sampling.doubt or 0}
+        {**row, "policy": sampling.policy, "k_block": sampling.k_block or 0}
         for sampling, row in zip(samplings, _rows(samplings, runs), strict=True)
     ]
 
@@ -307,8 +320,10 @@ def _rows(samplings: Sequence[Sampling], runs: Sequence[FunctionsRun]) -> list[d
     return rows
 
 
-def _record(clock: Stopwatch, study: FunctionsStudy, path: Path) -> Any:
-    return plain(clock.record("reproduce functions", study.scale, seed=0, model=study.load(path)))
+def _record(clock: Stopwatch, study: FunctionsStudy, path: Path | None = None) -> Any:
+    """Of a result for which the model of that folder wrote, or none did."""
+    about = {"device": study.device} if path is None else {"model": study.load(path)}
+    return plain(clock.record("reproduce functions", study.scale, seed=0, **about))
 
 
 def results_of(study: FunctionsStudy) -> dict[str, Callable[[FunctionsStudy], dict[str, Any]]]:
