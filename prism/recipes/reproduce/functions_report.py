@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from prism.recipes.reproduce.report import STYLE, Figure, Result, Section, pick, table, write_page
+from prism.recipes.reproduce.report import STYLE, Figure, Result, Section, note, pick, provenance, table, write_page
 
 SHARES = {"sound": "sound %", "parses": "parses %", "defined": "no undefined names %", "trivial": "trivial %"}
 
@@ -381,6 +381,7 @@ def _corpus(found: dict[str, Result], results: Path) -> str:
 
 
 SECTIONS: tuple[Section, ...] = (
+    note,
     _rivals,
     _methods,
     _steps,
@@ -394,4 +395,5 @@ SECTIONS: tuple[Section, ...] = (
     _transfer,
     _training,
     _corpus,
+    provenance,
 )

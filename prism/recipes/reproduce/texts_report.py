@@ -100,61 +100,6 @@ def rivals_table(by_steps: Mapping[int, Sequence[Result]], name: str, title: str
     return table(headings, lines)
 
 
-def note(found: dict[str, Result], results: Path) -> str:
-    """What a reader should know before the first figure, if anyone wrote it down."""
-    return str(found.get("provenance", {}).get("note", ""))
-
-
-def provenance(found: dict[str, Result], results: Path) -> str:
-    """What the files say of their runs; and of `provenance.json`, written by people where there is something to tell: what was
-    done by hand, and whose models and data were used."""
-    told = found.get("provenance", {})
-    made = {name: records for name, result in found.items() if (records := _records(result))}
-    if not made:
-        return ""
-    by_hand = told.get("by_hand", {})
-    headings = ["file", "made", "on", "commit", *(["by hand"] if by_hand else [])]
-    lines = [
-        [
-            f"`{name}.json`",
-            " and ".join(dict.fromkeys(record["date"][:16].replace("T", " ") for record in records)),
-            " and ".join(dict.fromkeys(record["device"] for record in records)),
-            " and ".join(dict.fromkeys(_commit(record["commit"]) for record in records)),
-            *([by_hand.get(name, "")] if by_hand else []),
-        ]
-        for name, records in made.items()
-    ]
-    unknown = [name for name, records in made.items() if any(record["commit"] is None for record in records)]
-    changed = [
-        name for name, records in made.items() if any((record["commit"] or "").endswith("+") for record in records)
-    ]
-    sentences = [
-        "Every file holds the settings, versions, device and date of its run.",
-        _listed("No commit is recorded (the code was run outside of a checkout) in", unknown),
-        _listed("Run from a commit with changes that were not committed", changed),
-        _listed("Put together or changed by hand", [name for name in made if name in by_hand]),
-    ]
-    page = "## Where the figures come from\n\n" + " ".join(filter(None, sentences))
-    page += "\n\n" + table(headings, lines)
-    sources = [[one["what"], one["which"], one["licence"]] for one in told.get("sources", [])]
-    return page + (f"\n\n{table(['used', 'which', 'licence'], sources)}" if sources else "")
-
-
-def _records(result: Result) -> list[Result]:
-    """Of the run that made a result, or of those that made the models it tells of."""
-    return [result["record"]] if "record" in result else [one["record"] for one in result.get("models", {}).values()]
-
-
-def _commit(commit: str | None) -> str:
-    if commit is None:
-        return "not recorded"
-    return f"`{commit[:7]}`" + (" with changes" if commit.endswith("+") else "")
-
-
-def _listed(title: str, names: Sequence[str]) -> str:
-    return f"{title}: {', '.join(f'`{name}`' for name in names)}." if names else ""
-
-
 def mauves(row: Result) -> list[str]:
     """Both, under the titles of `MAUVES`."""
     return [with_interval(row, name) if name in row else "–" for name in MAUVES]
