@@ -36,7 +36,7 @@ PROMPTS: dict[str, Prompt] = {
     "stripped-instruction": Instruction(Stripped()),
 }
 BESIDE = ("output", "count", "batch", "device")
-"""Settings that do not change what is written for a task."""
+"""Settings that do not change what is written for a task (batch: without a cache)."""
 
 
 def isolation(unsafe: bool) -> Isolation:
@@ -92,7 +92,8 @@ class Generating(WithCorrector, TextSampling):
         writer = self.build_writer(model, writing, self.new_tokens, self.torch_device())
         questions = [Question(task.id, self._asked(writing, task), number) for number, task in tasks.items()]
         warn_of_length(model, max(len(question.prompt) for question in questions) + self.new_tokens)
-        settings = {f.name: plain(getattr(self, f.name)) for f in fields(Generating) if f.name not in BESIDE}
+        beside = BESIDE if self.cache is None else [name for name in BESIDE if name != "batch"]
+        settings = {f.name: plain(getattr(self, f.name)) for f in fields(Generating) if f.name not in beside}
         with progress("solutions", len(questions) * self.count) as done:
             return write_completions(
                 self.file(),

@@ -153,6 +153,17 @@ def test_what_was_written_for_another_prompt_is_not_judged(
 
 
 @pytest.mark.skipif(not available(), reason="this machine can isolate no programs")
+def test_with_a_cache_a_file_goes_on_with_the_same_batch(
+    folder: Path, llama: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["evaluate", "code", "--tasks", str(folder / "tasks.jsonl"), "--output", str(folder / "s.jsonl")]
+    words += ["--model", str(llama), "--policy", "vanilla", "--new_tokens", "4", "--cache", "dual", "--split", "test"]
+    assert main(words) == 0
+    assert main([*words, "--batch", "2"]) == 2
+    assert "was begun with batch=16, not 2" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not available(), reason="this machine can isolate no programs")
 def test_longer_than_the_model_knows_is_said(folder: Path, llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Counted with the longest prompt."""
     brief = {**TASK, "text": "x", "code": "def f(x):\n    return x", "test_list": ["assert f(2) == 2"]}
