@@ -23,6 +23,7 @@ from prism.data.writing import Writing
 from prism.evaluation.code import evaluate_code, read_completions
 from prism.evaluation.completions import Question, write_completions
 from prism.evaluation.corrections import by_task, corrections, page, solutions, summary
+from prism.evaluation.extraction import require_pyflakes
 from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.samples import weights_digest
 from prism.evaluation.sandbox import NO_ISOLATION, Isolation, available, cores, strongest
@@ -134,6 +135,7 @@ class EvaluateCode(Generating, Command):
 
     def check(self) -> None:
         super().check()
+        require_pyflakes()  # or it would be missed when all is written
         for flag, value in (("--seconds", self.seconds), ("--workers", self.workers)):
             if value is not None and value <= 0:
                 raise ValueError(f"{flag} {value}: must be above 0.")

@@ -18,6 +18,7 @@ from prism.cli.code import EvaluateCode, isolation
 from prism.cli.command import Command, check_file, check_folder, console, progress, show_record
 from prism.data import sudoku
 from prism.data.code import ON_THE_HUB, Task, load_tasks
+from prism.evaluation.extraction import require_pyflakes
 from prism.evaluation.mauve import require_mauve
 from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.samples import Together
@@ -149,8 +150,7 @@ class ReproduceFunctions(Reproduction):
 
     def check(self) -> None:
         super().check()
-        if importlib.util.find_spec("pyflakes") is None:  # or it would be missed when all is trained
-            raise ValueError("Undefined names are found by pyflakes; run: pip install 'prism-mdm[code]'")
+        require_pyflakes()  # or it would be missed when all is trained
         if self._sources():
             isolation(self.unsafe)
         elif self.unsafe:
@@ -314,8 +314,7 @@ class ReproduceLlada(Reproduction):
 
     def check(self) -> None:
         super().check()
-        if importlib.util.find_spec("pyflakes") is None:  # or it would be missed when all is trained
-            raise ValueError("Undefined names are found by pyflakes; run: pip install 'prism-mdm[code]'")
+        require_pyflakes()  # or it would be missed when all is trained
         isolation(self.unsafe)
         llada.accumulate(pick(self.scale, llada.SCALES, "scale"), launched()[0])
         if self.data is not None and not self.data.is_file():

@@ -146,7 +146,13 @@ def load_tasks(source: str) -> list[Task]:
 
 
 def read_tasks(path: Path) -> list[Task]:
-    return [task_of(row) for row in read_rows(path)]
+    tasks = []
+    for number, row in enumerate(read_rows(path), start=1):
+        try:
+            tasks.append(task_of(row))
+        except ValueError as error:
+            raise ValueError(f"{path}, task {number}: {error}") from error
+    return tasks
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -187,6 +187,15 @@ def test_without_isolation_the_option_is_named(
     assert "or give --unsafe true to run them with your own rights" in capsys.readouterr().err
 
 
+def test_pyflakes_is_missed_before_anything_is_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    words = ["evaluate", "code", "--tasks", str(folder / "tasks.jsonl"), "--model", str(folder / "nowhere")]
+    assert main(words) == 2
+    assert "Undefined names are found by pyflakes; run: pip install 'prism-mdm[code]'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -204,6 +213,7 @@ def test_without_isolation_the_option_is_named(
         ("--completions {f}/both.jsonl", "tasks"),
         ("--tasks {f}/tasks.jsonl --completions {f}/none.jsonl", "no such file"),
         ("--tasks {f}/tasks.jsonl --completions {f}/text.jsonl", "line 1"),
+        ("--tasks {f}/both.jsonl --completions {f}/both.jsonl", "both.jsonl, task 1: A task with the fields task_id"),
         ("--tasks {f}/text.jsonl --completions {f}/both.jsonl", "not a file of tasks"),
         ("--tasks humanevil --completions {f}/both.jsonl", "neither a file nor one of humaneval"),
         ("--tasks {f}/tasks.jsonl --completions {f}/one.jsonl", "1 of 2 tasks have no completion"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from itertools import combinations
 from pathlib import Path
 
@@ -181,8 +182,10 @@ def test_every_task_wants_a_completion_and_no_other() -> None:
         ValueError, match="have no completion, Mbpp/1 the first, and there are some for '1', which is no"
     ):
         evaluate_code([DOUBLE], {"1": ["x"], "0": ["x"]})
-    with pytest.raises(ValueError, match="for none of these tasks, Mbpp/9"):
+    with pytest.raises(ValueError, match="for what is no task here: Mbpp/9; leave them out"):
         evaluate_code([DOUBLE], {"Mbpp/1": ["x"], "Mbpp/9": ["x"]})
+    with pytest.raises(ValueError, match="no task here: Mbpp/9 and 1 more"):
+        evaluate_code([DOUBLE], {"Mbpp/1": ["x"], "Mbpp/9": ["x"], "Mbpp/8": ["x"]})
 
 
 @pytest.mark.parametrize("end", ["\u2028", "\u2029", "\u0085"])
@@ -203,6 +206,9 @@ def test_reading_completions(tmp_path: Path) -> None:
         file.write_text(content)
         with pytest.raises(ValueError, match=complaint):
             read_completions(file)
+    file.write_bytes(b'{"task_id": "\xff"}')
+    with pytest.raises(ValueError, match=re.escape(f"{file}: not text in UTF-8 (invalid start byte)")):
+        read_completions(file)
     for wrong in (None, ["a"], 7, {"text": "a"}):
         file.write_text("\n".join(json.dumps(row) for row in (rows[0], {**rows[0], "completion": wrong})))
         with pytest.raises(ValueError, match=r"line 2: the completion is .*; it must be a string"):
