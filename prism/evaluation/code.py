@@ -50,14 +50,14 @@ class CodeRun:
         """The chance that one of k attempts solves a task: Chen et al.'s unbiased estimate, bootstrapped over tasks.
 
         Where every task is wholly solved or not at all, as with one attempt each, that is a rate of tasks and has Wilson's
-        interval: resampling says nothing where all are solved, or none.
+        interval; so it has where resampling says nothing, all tasks having the same chance.
         """
         if not 1 <= k <= self.samples:
             raise ValueError(f"pass@{k} needs at least {k} attempts at every task; there are {self.samples}.")
         counts = [(len(tried), sum(a.report.passed for a in tried)) for tried in self.attempts.values()]
         chances = np.array([1 - comb(n - c, k) / comb(n, k) for n, c in counts])
-        if set(chances) <= {0.0, 1.0}:
-            return rate(int(chances.sum()), len(chances))
+        if set(chances) <= {0.0, 1.0} or len(set(chances)) == 1:
+            return rate(float(chances.sum()), len(chances))
         return bootstrap_mean(chances)
 
     def summary(self) -> dict[str, object]:

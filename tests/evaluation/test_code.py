@@ -153,6 +153,14 @@ def test_one_attempt_at_each_task_has_wilsons_interval() -> None:
     assert run_of(*[[True]] * 5).summary()["pass@1_interval"] == [rate(5, 5).low, 1.0]
 
 
+def test_equal_chances_have_wilsons_interval_too() -> None:
+    """Whichever tasks are drawn again, a quarter of the attempts is right: percentiles would say 25 to 25."""
+    chance = run_of(*[[False, True, False, False]] * 4).pass_at(1)
+    assert chance == rate(1.0, 4)
+    assert chance.low < 0.1 < 0.6 < chance.high
+    assert run_of([True, False], [True, True, False, False]).pass_at(1) == rate(1.0, 2)
+
+
 def test_pass_at_more_than_there_are() -> None:
     with pytest.raises(ValueError, match="pass@3 needs at least 3 attempts at every task; there are 2"):
         run_of([True, True, False], [True, False]).pass_at(3)
