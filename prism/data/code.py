@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import gzip
+import hashlib
 import inspect
 import json
 import re
@@ -143,6 +144,12 @@ def load_tasks(source: str) -> list[Task]:
     sets = load_dataset(repository, configuration)
     tasks = sorted((task_of(row) for split in splits for row in sets[split]), key=lambda task: task.number)
     return [replace(task, seconds=PLUS_SECONDS, memory=PLUS_MEMORY) for task in tasks] if "+" in source else tasks
+
+
+def digest_of(tasks: Iterable[Task]) -> str:
+    """Tells sets of tasks apart by what they ask and how it is judged, whatever their files are called."""
+    told = [(task.id, task.prompt, task.tests) for task in tasks]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
 def read_tasks(path: Path) -> list[Task]:
