@@ -121,7 +121,8 @@ class Writer:
     eos: Eos = field(default_factory=Eos)
     stop: tuple[str, ...] = ()
     batch: int = 16
-    """Texts written at once; the result does not depend on it."""
+    """Texts written at once; without a cache the result does not depend on it. With one, and a policy that sets its own pace,
+    it does: a block that begins in one text renews what is kept of all."""
     recorded: bool = False
     device: torch.device | str = "cpu"
 
@@ -130,6 +131,8 @@ class Writer:
             raise ValueError(f"new_tokens={self.new_tokens} must be 0 (only fill in masks) or more.")
         if self.batch < 1:
             raise ValueError(f"batch={self.batch}: at least 1 text at once.")
+        if isinstance(self.stop, str):
+            raise ValueError(f"stop={self.stop!r}: expected a tuple of strings; write stop=({self.stop!r},).")
         if "" in self.stop:
             raise ValueError("An empty stop string would end every text at once; leave it out.")
         if self.eos.least and not self.writing.ends:
@@ -158,6 +161,8 @@ class Writer:
         noise = noise or Noise.rows(0, len(prompts), device=self.device)
         if len(noise.keys) != len(prompts):
             raise ValueError(f"The noise is for {len(noise.keys)} rows and there are {len(prompts)} prompts.")
+        if self.stop and any(self.model.facts.mask_id in prompt for prompt in prompts):
+            raise ValueError(f"stop={self.stop}: a prompt with masks is filled in wherever it ends; leave it out.")
         for numbers in self._batches(prompts):
             texts = [self._text(number, prompts[number]) for number in numbers]
             yield from self._write(texts, Noise(noise.keys[torch.tensor(numbers, device=noise.keys.device)]))

@@ -331,6 +331,16 @@ def test_what_cannot_be_is_refused(text: Text) -> None:
         replace(writer, new_tokens=0).write(["hello"])
     with pytest.raises(ValueError, match="The noise is for 2 rows and there are 1 prompts"):
         writer.write(["hello"], Noise.rows(0, 2))
+    with pytest.raises(ValueError, match="a prompt with masks is filled in wherever it ends"):
+        replace(writer, stop=("a",)).write(["hello", "he<|mask|>lo"])
+
+
+def test_a_stop_string_alone_is_refused(text: Text) -> None:
+    """Of which "" is a part, as of every string. The checker of types that tests run with would be first to complain."""
+    writer = Writer(model(), text, PLAIN, new_tokens=4)
+    object.__setattr__(writer, "stop", "abc")
+    with pytest.raises(ValueError, match=r"stop='abc': expected a tuple of strings; write stop=\('abc',\)"):
+        writer.__post_init__()
 
 
 def test_ends_are_read_off_the_tokenizer(text: Text, tmp_path: Path) -> None:

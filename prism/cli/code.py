@@ -23,6 +23,7 @@ from prism.data.writing import Writing
 from prism.evaluation.code import evaluate_code, read_completions
 from prism.evaluation.completions import Question, write_completions
 from prism.evaluation.corrections import by_task, corrections, page, solutions, summary
+from prism.evaluation.extraction import require_pyflakes
 from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.samples import weights_digest
 from prism.evaluation.sandbox import NO_ISOLATION, Isolation, available, cores, strongest
@@ -36,7 +37,7 @@ PROMPTS: dict[str, Prompt] = {
     "stripped-instruction": Instruction(Stripped()),
 }
 BESIDE = ("output", "count", "batch", "device")
-"""Settings that do not change what is written for a task."""
+"""Settings that do not change what is written for a task (batch: without a cache)."""
 
 
 def isolation(unsafe: bool) -> Isolation:
@@ -92,7 +93,8 @@ class Generating(WithCorrector, TextSampling):
         writer = self.build_writer(model, writing, self.new_tokens, self.torch_device())
         questions = [Question(task.id, self._asked(writing, task), number) for number, task in tasks.items()]
         warn_of_length(model, max(len(question.prompt) for question in questions) + self.new_tokens)
-        settings = {f.name: plain(getattr(self, f.name)) for f in fields(Generating) if f.name not in BESIDE}
+        beside = BESIDE if self.cache is None else [name for name in BESIDE if name != "batch"]
+        settings = {f.name: plain(getattr(self, f.name)) for f in fields(Generating) if f.name not in beside}
         with progress("solutions", len(questions) * self.count) as done:
             return write_completions(
                 self.file(),
@@ -133,6 +135,7 @@ class EvaluateCode(Generating, Command):
 
     def check(self) -> None:
         super().check()
+        require_pyflakes()  # or it would be missed when all is written
         for flag, value in (("--seconds", self.seconds), ("--workers", self.workers)):
             if value is not None and value <= 0:
                 raise ValueError(f"{flag} {value}: must be above 0.")

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 from torch.nn import Module
 
-from prism.cli.command import Command, WithModel, console, own_length, require_head, show_record, warn_of_idleness
+from prism.cli.command import (
+    Command,
+    WithModel,
+    console,
+    own_length,
+    progress,
+    require_head,
+    show_record,
+    warn_of_idleness,
+)
 from prism.evaluation.record import Stopwatch, plain
 from prism.models.cached import Cached
 from prism.recipes.writing import TextSampling
-
-if TYPE_CHECKING:
-    from prism.evaluation.harness import HarnessModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,15 +38,49 @@ class InHarness(WithModel, TextSampling):
     samples: int = 128
     """Forward passes behind each likelihood, which is a lower bound."""
 
-    def build(self) -> HarnessModel:
-        from prism.evaluation.harness import HarnessModel
+    def check_asked(self) -> None:
+        """What can be known to be wrong before the model is loaded."""
+        self.check_writing()
+        for flag, value in (("--new_tokens", self.new_tokens), ("--samples", self.samples)):
+            if value < 1:
+                raise ValueError(f"{flag} {value}: must be at least 1.")
+        if self.model is None:
+            raise ValueError(
+                "Name a --model; the embedded ones solve Sudoku and tell stories, and answer no questions."
+            )
 
+    def check_answers(self, new_tokens: int) -> None:
+        """Settings that cannot work on answers of that many tokens."""
+        try:
+            self.check_length(new_tokens)
+        except ValueError as error:
+            raise ValueError(f"A task asks for answers of {new_tokens} tokens. {error}") from error
+        warn_of_idleness(self, new_tokens)
+
+    def ingredients(self) -> dict[str, Any]:
+        """What `HarnessModel` is made of."""
         model = self.load()
         require_head(model, self.method())
-        self.check_length(self.new_tokens)
-        warn_of_idleness(self, self.new_tokens)
-        writer = self.build_writer(model, self.writing(model), self.new_tokens, self.torch_device())
-        return HarnessModel(writer, length=own_length(model), samples=self.samples, seed=self.seed)
+        return {
+            "writer": self.build_writer(model, self.writing(model), self.new_tokens, self.torch_device()),
+            "length": own_length(model),
+            "samples": self.samples,
+            "seed": self.seed,
+            "check": self.check_answers,
+            "watch": progress,
+            "tell": partial(console.print, soft_wrap=True),
+        }
+
+
+def runs_programs(index: Mapping[str, Any], task: str | Mapping[str, Any]) -> bool:
+    """Whether a task runs what is written, or one of those that a group or a tag names; lm-eval tells once all is loaded. Its
+    index says so since 0.4.13."""
+    entry = index.get(task) if isinstance(task, str) else None
+    about = getattr(entry, "cfg", None) or {} if isinstance(task, str) else task
+    named = about.get("task", ()) if about else getattr(entry, "tags", ())  # a tag has nothing but names
+    if isinstance(named, str):
+        named = () if isinstance(task, str) else (named,)  # its own name, or that of the one it changes
+    return about.get("unsafe_code", False) is not False or any(runs_programs(index, one) for one in named)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,21 +102,13 @@ class EvaluateHarness(InHarness, Command):
 
     def check(self) -> None:
         super().check()
-        self.check_writing()
-        least = {"--new_tokens": self.new_tokens, "--samples": self.samples, "--limit": self.limit or 1}
-        for flag, value in least.items():
-            if value < 1:
-                raise ValueError(f"{flag} {value}: must be at least 1.")
-        if self.limit == 0:
-            raise ValueError("--limit 0: ask at least 1 question.")
+        self.check_asked()
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"--limit {self.limit}: ask at least 1 question.")
         if self.include is not None and not self.include.is_dir():
             raise ValueError(f"--include {self.include}: no such folder.")
         if self.system is not None and not self.chat:
             raise ValueError("--system is part of a chat; give --chat true too.")
-        if self.model is None:
-            raise ValueError(
-                "Name a --model; the embedded ones solve Sudoku and tell stories, and answer no questions."
-            )
         if find_spec("lm_eval") is None:
             raise ValueError("lm-eval is not installed; pip install 'prism-mdm[harness]'.")
 
@@ -82,13 +116,19 @@ class EvaluateHarness(InHarness, Command):
         from lm_eval import simple_evaluate
         from lm_eval.tasks import TaskManager
 
+        from prism.evaluation.harness import HarnessModel
+
         clock = Stopwatch()
         manager = TaskManager(include_path=None if self.include is None else str(self.include))
         tasks = self.task.split(",")
-        unknown = [task for task in tasks if not manager.match_tasks([task])]
-        if unknown:
-            raise ValueError(f"--task {unknown[0]}: lm-eval knows no such task; --include names a folder of your own.")
-        model = self.build()
+        for task in tasks:
+            if not manager.match_tasks([task]):
+                raise ValueError(f"--task {task}: lm-eval knows no such task; --include names a folder of your own.")
+            if runs_programs(manager.task_index, task):
+                raise ValueError(
+                    f"--task {task}: it runs what is written, without a sandbox; take prism evaluate code for programs."
+                )
+        model = HarnessModel(**self.ingredients())
         found = simple_evaluate(
             model,
             tasks=tasks,

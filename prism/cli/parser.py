@@ -6,6 +6,7 @@ import argparse
 import functools
 import json
 import re
+from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
@@ -19,7 +20,7 @@ from prism.cli.command import Command, embedded_for
 from prism.cli.corpus import WriteCorpus
 from prism.cli.demo import Demo
 from prism.cli.functions import Functions
-from prism.cli.harness import EvaluateHarness
+from prism.cli.harness import EvaluateHarness, InHarness
 from prism.cli.reproduce import (
     ReproduceFunctions,
     ReproduceKnownTruth,
@@ -88,6 +89,22 @@ def parse(words: list[str]) -> Command:
     return kind(**parser.instantiate(found))
 
 
+def in_harness(given: Mapping[str, Any]) -> InHarness:
+    """Settings that come from lm-eval, by name and not as words, held to the same types."""
+    names, several = get_type_hints(InHarness), _several(InHarness)
+    for name in given:
+        if name not in names:
+            raise ValueError(f"There is no setting {name!r}{suggestion(name, names)}; choose from {', '.join(names)}.")
+    values = {name: [value] if name in several and isinstance(value, str) else value for name, value in given.items()}
+    parser = _parser(InHarness, "")
+    try:
+        found = parser.parse_object(values)
+    except argparse.ArgumentError as error:
+        raise ValueError(_readable(error, parser, [])) from error
+    found.pop("config", None)
+    return InHarness(**parser.instantiate(found))
+
+
 def _beneath(kind: type[Command], found: Any) -> Path | None:
     """A file of settings that stand beneath those given: of a recipe, or of the embedded model that will write."""
     if found.get("recipe") is not None:  # named in a config file, it counts as well
@@ -117,7 +134,7 @@ def _find(words: list[str]) -> tuple[type[Command], list[str], list[str]]:
 
 
 @functools.cache  # a study says many commands of one kind, and to read the sources of its options takes a while
-def _parser(kind: type[Command], name: str) -> jsonargparse.ArgumentParser:
+def _parser(kind: type[Any], name: str) -> jsonargparse.ArgumentParser:
     parser = jsonargparse.ArgumentParser(
         prog=f"prism {name}", description=kind.__doc__, exit_on_error=False, allow_abbrev=False
     )
@@ -199,7 +216,7 @@ def _said(words: list[str], kind: type[Command]) -> list[tuple[str, str]]:
     return [(name, value) for name, _, value in tied if name in _texts(kind)]
 
 
-def _several(kind: type[Command]) -> set[str]:
+def _several(kind: type[Any]) -> set[str]:
     """Its options that hold several values."""
     return {name for name, hint in get_type_hints(kind).items() if get_origin(hint) is tuple}
 

@@ -18,6 +18,7 @@ from prism.cli.code import EvaluateCode, isolation
 from prism.cli.command import Command, check_file, check_folder, console, progress, show_record
 from prism.data import sudoku
 from prism.data.code import ON_THE_HUB, Task, load_tasks
+from prism.evaluation.extraction import require_pyflakes
 from prism.evaluation.mauve import require_mauve
 from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.samples import Together
@@ -149,8 +150,7 @@ class ReproduceFunctions(Reproduction):
 
     def check(self) -> None:
         super().check()
-        if importlib.util.find_spec("pyflakes") is None:  # or it would be missed when all is trained
-            raise ValueError("Undefined names are found by pyflakes; run: pip install 'prism-mdm[code]'")
+        require_pyflakes()  # or it would be missed when all is trained
         if self._sources():
             isolation(self.unsafe)
         elif self.unsafe:
@@ -314,8 +314,7 @@ class ReproduceLlada(Reproduction):
 
     def check(self) -> None:
         super().check()
-        if importlib.util.find_spec("pyflakes") is None:  # or it would be missed when all is trained
-            raise ValueError("Undefined names are found by pyflakes; run: pip install 'prism-mdm[code]'")
+        require_pyflakes()  # or it would be missed when all is trained
         isolation(self.unsafe)
         llada.accumulate(pick(self.scale, llada.SCALES, "scale"), launched()[0])
         if self.data is not None and not self.data.is_file():
@@ -339,7 +338,7 @@ class ReproduceLlada(Reproduction):
     def run(self) -> dict[str, Any]:
         scale, together = pick(self.scale, llada.SCALES, "scale"), Together()
         given = {"humaneval": self.humaneval, "mbpp": self.mbpp}
-        tasks = {name: Benchmark(source, _tasks(f"--{name}", source)) for name, source in given.items()}
+        tasks = {name: Benchmark(source, _tasks(name, source, whole=scale.whole)) for name, source in given.items()}
         say = _Commands(self._judging())
         study = LladaStudy(scale, self._workshop(f"llada-{self.scale}"), self.model, self.data, tasks, say, together)
         results = llada.results_of(study)
@@ -361,16 +360,22 @@ class ReproduceLlada(Reproduction):
         return made
 
 
-def _tasks(flag: str, source: str) -> list[Task]:
-    """Those of the source, or a complaint that names the option."""
+def _tasks(benchmark: str, source: str, *, whole: bool) -> list[Task]:
+    """The benchmark's, from the source, or a complaint that names the option."""
+    flag = f"--{benchmark}"
     try:
-        return load_tasks(source)
+        tasks = load_tasks(source)
     except Exception as error:  # the hub's libraries have many of their own
         if Path(source).is_file():
             raise ValueError(f"{flag}: {error}") from error
         raise ValueError(
             f"{flag} {source}: cannot be had from the hub ({first_line(error)}); name the published file: {flag} FILE."
         ) from error
+    try:
+        llada.check_tasks(benchmark, tasks, whole=whole)
+    except ValueError as error:
+        raise ValueError(f"{flag} {source}: {error}") from error
+    return tasks
 
 
 class _Commands:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import gzip
+import hashlib
 import inspect
 import json
 import re
@@ -145,8 +146,20 @@ def load_tasks(source: str) -> list[Task]:
     return [replace(task, seconds=PLUS_SECONDS, memory=PLUS_MEMORY) for task in tasks] if "+" in source else tasks
 
 
+def digest_of(tasks: Iterable[Task]) -> str:
+    """Tells sets of tasks apart by what they ask and how it is judged, whatever their files are called."""
+    told = [(task.id, task.prompt, task.tests) for task in tasks]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+
+
 def read_tasks(path: Path) -> list[Task]:
-    return [task_of(row) for row in read_rows(path)]
+    tasks = []
+    for number, row in enumerate(read_rows(path), start=1):
+        try:
+            tasks.append(task_of(row))
+        except ValueError as error:
+            raise ValueError(f"{path}, task {number}: {error}") from error
+    return tasks
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

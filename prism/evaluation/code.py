@@ -50,14 +50,14 @@ class CodeRun:
         """The chance that one of k attempts solves a task: Chen et al.'s unbiased estimate, bootstrapped over tasks.
 
         Where every task is wholly solved or not at all, as with one attempt each, that is a rate of tasks and has Wilson's
-        interval: resampling says nothing where all are solved, or none.
+        interval; so it has where resampling says nothing, all tasks having the same chance.
         """
         if not 1 <= k <= self.samples:
             raise ValueError(f"pass@{k} needs at least {k} attempts at every task; there are {self.samples}.")
         counts = [(len(tried), sum(a.report.passed for a in tried)) for tried in self.attempts.values()]
         chances = np.array([1 - comb(n - c, k) / comb(n, k) for n, c in counts])
-        if set(chances) <= {0.0, 1.0}:
-            return rate(int(chances.sum()), len(chances))
+        if set(chances) <= {0.0, 1.0} or len(set(chances)) == 1:
+            return rate(float(chances.sum()), len(chances))
         return bootstrap_mean(chances)
 
     def summary(self) -> dict[str, object]:
@@ -97,9 +97,8 @@ def evaluate_code(
             f"{len(missing)} of {len(tasks)} tasks have no completion, {missing[0]} the first{strange}; give one for each."
         )
     if unknown:
-        raise ValueError(
-            f"{len(unknown)} completions are for none of these tasks, {unknown[0]} the first; leave them out."
-        )
+        others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        raise ValueError(f"There are completions for what is no task here: {unknown[0]}{others}; leave them out.")
     clock, isolation = Stopwatch(), isolation or strongest()
     tried = [(task, extract(text, task)) for task in tasks for text in completions[task.id]]
     undefined = [undefined_names(program) for _, program in tried]  # first, lest pyflakes be missed when all has run
@@ -119,7 +118,11 @@ def evaluate_code(
 def read_completions(path: Path) -> dict[str, list[str]]:
     """A JSON object a line, with `task_id` and `completion` (human-eval's form) or `solution` (EvalPlus's)."""
     found: dict[str, list[str]] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):  # U+2028 ends no row
+    try:
+        whole = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not text in UTF-8 ({error.reason}); convert it first.") from error
+    for number, line in enumerate(whole.split("\n"), start=1):  # U+2028 ends no row
         if not line.strip():
             continue
         try:

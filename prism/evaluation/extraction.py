@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib.util
 import re
 import textwrap
 import warnings
@@ -195,15 +196,18 @@ def syntax_error(program: str) -> str | None:
     return None
 
 
+def require_pyflakes() -> None:
+    """Complain before any work is done."""
+    if importlib.util.find_spec("pyflakes") is None:
+        raise ValueError("Undefined names are found by pyflakes; run: pip install 'prism-mdm[code]'")
+
+
 def undefined_names(program: str) -> list[str]:
     """Names the program uses and nobody defines, by pyflakes; none where it does not parse."""
-    try:
-        from pyflakes.checker import Checker
-        from pyflakes.messages import UndefinedName
-    except ImportError as error:
-        raise ValueError(
-            "Undefined names are found by pyflakes; install it with: pip install 'prism-mdm[code]'"
-        ) from error
+    require_pyflakes()
+    from pyflakes.checker import Checker
+    from pyflakes.messages import UndefinedName
+
     if not parses(program):
         return []
     messages = Checker(parsed(program)).messages

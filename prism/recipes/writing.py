@@ -97,6 +97,10 @@ class TextSampling(Sampling):
             raise ValueError(
                 "--recorded true: with --min_tokens or --cache prefix no two steps are alike; leave one of them out."
             )
+        if self.block is not None and self.block < 1:
+            raise ValueError(f"--block {self.block}: at least 1 position; leave it out to write all at once.")
+        if self.steps is not None and self.steps < 1:
+            raise ValueError(f"--steps {self.steps}: take at least 1 forward pass.")
         if self.batch < 1:
             raise ValueError(f"--batch {self.batch}: at least 1 text at once.")
 

@@ -189,12 +189,12 @@ compare sudoku --model {{m}}/sudoku --puzzle x | did you mean
 {SAMPLE} --count 0 | --count 0
 {SAMPLE} --count -2 | --count -2
 {SAMPLE} --count x | --count
-{SAMPLE} --steps 0 | steps=0
+{SAMPLE} --steps 0 | --steps 0: take at least 1 forward pass
 {SAMPLE} --prompt 53 | 81
 {SAMPLE} --prompt "{"1" * 81}" | row 1
 {SAMPLE} --prompt "{"x" * 81}" | 'x'
-{SAMPLE} --block 0 | block=0
-{SAMPLE} --block -4 | block=-4
+{SAMPLE} --block 0 | --block 0: at least 1 position
+{SAMPLE} --block -4 | --block -4
 {SAMPLE} --block 9 --steps 3 | blocks of 9
 {SAMPLE} --policy nope | Unknown policy
 {SAMPLE} --length 10 | leave them out

@@ -153,6 +153,17 @@ def test_what_was_written_for_another_prompt_is_not_judged(
 
 
 @pytest.mark.skipif(not available(), reason="this machine can isolate no programs")
+def test_with_a_cache_a_file_goes_on_with_the_same_batch(
+    folder: Path, llama: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["evaluate", "code", "--tasks", str(folder / "tasks.jsonl"), "--output", str(folder / "s.jsonl")]
+    words += ["--model", str(llama), "--policy", "vanilla", "--new_tokens", "4", "--cache", "dual", "--split", "test"]
+    assert main(words) == 0
+    assert main([*words, "--batch", "2"]) == 2
+    assert "was begun with batch=16, not 2" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not available(), reason="this machine can isolate no programs")
 def test_longer_than_the_model_knows_is_said(folder: Path, llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Counted with the longest prompt."""
     brief = {**TASK, "text": "x", "code": "def f(x):\n    return x", "test_list": ["assert f(2) == 2"]}
@@ -176,6 +187,15 @@ def test_without_isolation_the_option_is_named(
     assert "or give --unsafe true to run them with your own rights" in capsys.readouterr().err
 
 
+def test_pyflakes_is_missed_before_anything_is_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    words = ["evaluate", "code", "--tasks", str(folder / "tasks.jsonl"), "--model", str(folder / "nowhere")]
+    assert main(words) == 2
+    assert "Undefined names are found by pyflakes; run: pip install 'prism-mdm[code]'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -193,6 +213,7 @@ def test_without_isolation_the_option_is_named(
         ("--completions {f}/both.jsonl", "tasks"),
         ("--tasks {f}/tasks.jsonl --completions {f}/none.jsonl", "no such file"),
         ("--tasks {f}/tasks.jsonl --completions {f}/text.jsonl", "line 1"),
+        ("--tasks {f}/both.jsonl --completions {f}/both.jsonl", "both.jsonl, task 1: A task with the fields task_id"),
         ("--tasks {f}/text.jsonl --completions {f}/both.jsonl", "not a file of tasks"),
         ("--tasks humanevil --completions {f}/both.jsonl", "neither a file nor one of humaneval"),
         ("--tasks {f}/tasks.jsonl --completions {f}/one.jsonl", "1 of 2 tasks have no completion"),

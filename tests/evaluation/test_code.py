@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from itertools import combinations
 from pathlib import Path
 
@@ -152,6 +153,14 @@ def test_one_attempt_at_each_task_has_wilsons_interval() -> None:
     assert run_of(*[[True]] * 5).summary()["pass@1_interval"] == [rate(5, 5).low, 1.0]
 
 
+def test_equal_chances_have_wilsons_interval_too() -> None:
+    """Whichever tasks are drawn again, a quarter of the attempts is right: percentiles would say 25 to 25."""
+    chance = run_of(*[[False, True, False, False]] * 4).pass_at(1)
+    assert chance == rate(1.0, 4)
+    assert chance.low < 0.1 < 0.6 < chance.high
+    assert run_of([True, False], [True, True, False, False]).pass_at(1) == rate(1.0, 2)
+
+
 def test_pass_at_more_than_there_are() -> None:
     with pytest.raises(ValueError, match="pass@3 needs at least 3 attempts at every task; there are 2"):
         run_of([True, True, False], [True, False]).pass_at(3)
@@ -181,8 +190,10 @@ def test_every_task_wants_a_completion_and_no_other() -> None:
         ValueError, match="have no completion, Mbpp/1 the first, and there are some for '1', which is no"
     ):
         evaluate_code([DOUBLE], {"1": ["x"], "0": ["x"]})
-    with pytest.raises(ValueError, match="for none of these tasks, Mbpp/9"):
+    with pytest.raises(ValueError, match="for what is no task here: Mbpp/9; leave them out"):
         evaluate_code([DOUBLE], {"Mbpp/1": ["x"], "Mbpp/9": ["x"]})
+    with pytest.raises(ValueError, match="no task here: Mbpp/9 and 1 more"):
+        evaluate_code([DOUBLE], {"Mbpp/1": ["x"], "Mbpp/9": ["x"], "Mbpp/8": ["x"]})
 
 
 @pytest.mark.parametrize("end", ["\u2028", "\u2029", "\u0085"])
@@ -203,6 +214,9 @@ def test_reading_completions(tmp_path: Path) -> None:
         file.write_text(content)
         with pytest.raises(ValueError, match=complaint):
             read_completions(file)
+    file.write_bytes(b'{"task_id": "\xff"}')
+    with pytest.raises(ValueError, match=re.escape(f"{file}: not text in UTF-8 (invalid start byte)")):
+        read_completions(file)
     for wrong in (None, ["a"], 7, {"text": "a"}):
         file.write_text("\n".join(json.dumps(row) for row in (rows[0], {**rows[0], "completion": wrong})))
         with pytest.raises(ValueError, match=r"line 2: the completion is .*; it must be a string"):

@@ -20,11 +20,12 @@ from prism.cli.code import EvaluateCode
 from prism.cli.parser import parse
 from prism.cli.reproduce import ReproduceLlada
 from prism.cli.train import Finetune
+from prism.data.code import task_of
 from prism.evaluation.samples import Together
 from prism.evaluation.sandbox import available
 from prism.models.attach import PrismModel
 from prism.models.hub import load_model
-from prism.recipes.reproduce.llada import METHODS, SCALES, Benchmark, LladaStudy, Run, Scale, accumulate
+from prism.recipes.reproduce.llada import METHODS, SCALES, Benchmark, LladaStudy, Run, Scale, accumulate, check_tasks
 from prism.recipes.reproduce.llada_report import PUBLISHED, TRANSFER, best_of, main_table
 from prism.recipes.reproduce.workshop import Workshop
 from prism.sampling.remask import Anywhere, Centred, LowConfidence, LowQuality
@@ -43,6 +44,8 @@ MBPP = {
     "test_setup_code": "",
     "test_list": ["assert double(2) == 4"],
 }
+
+TASK = task_of({**HUMANEVAL, "task_id": "HumanEval/0"})
 
 isolated = pytest.mark.skipif(not available(), reason="this machine can isolate no programs")
 
@@ -164,7 +167,8 @@ def test_what_is_repaired_is_counted_and_shown(root: Path) -> None:
 @isolated
 def test_the_page_stands_beside_the_paper(root: Path) -> None:
     page = (root / "results" / "README.md").read_text()
-    assert page.count("| HumanEval | 8 | PRISM |") == 1 + len(TINY.sweep[8])
+    assert page.count("| HumanEval | 2 | 8 | PRISM |") == 1
+    assert page.count("| HumanEval | 8 | PRISM |") == len(TINY.sweep[8])
     assert (root / "results" / "steps.svg").is_file()
 
 
@@ -190,11 +194,36 @@ def test_again_makes_nothing_anew(root: Path, monkeypatch: pytest.MonkeyPatch) -
         (["--scale", "small"], "choose from paper, tiny"),
         (["--humaneval", "{root}/chat.jsonl"], "--humaneval: "),
         (["--results", "{root}/chat.jsonl"], "--results"),
+        (
+            ["--humaneval", "{root}/mbpp.jsonl"],
+            "mbpp.jsonl: Mbpp/11 is none of the benchmark's tasks, HumanEval/0 to HumanEval/163",
+        ),
+        (["--mbpp", "{root}/humaneval.jsonl"], "HumanEval/0 is none of the benchmark's tasks, Mbpp/1 to Mbpp/974"),
     ],
 )
 def test_bad_words(root: Path, others: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words(root, *(word.format(root=root) for word in others))) == 2
     assert said in capsys.readouterr().err
+
+
+@isolated
+def test_a_file_of_tasks_that_has_changed_is_noticed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tasks = root / "humaneval.jsonl"
+    before = tasks.read_text()
+    tasks.write_text(before.replace("== 4", "== 5"))
+    assert main(words(root)) == 2
+    tasks.write_text(before)
+    assert "was begun with other settings" in capsys.readouterr().err
+
+
+def test_the_paper_s_scale_asks_for_all_tasks() -> None:
+    tasks = [replace(TASK, id=f"HumanEval/{n}") for n in range(164)]
+    check_tasks("humaneval", tasks, whole=PAPER.whole)
+    check_tasks("humaneval", tasks[:2], whole=TINY.whole)
+    with pytest.raises(ValueError, match="2 of the benchmark's 164 tasks are missing, HumanEval/162 the first"):
+        check_tasks("humaneval", tasks[:162], whole=PAPER.whole)
+    with pytest.raises(ValueError, match="974 of the benchmark's 974 tasks are missing, Mbpp/1 the first"):
+        check_tasks("mbpp", [], whole=PAPER.whole)
 
 
 @isolated
@@ -318,6 +347,7 @@ def test_the_best_of_a_sweep() -> None:
             "method": name,
             "k_block": k,
             "steps": 256,
+            "tasks": 164,
             "pass@1": solved,
             "pass@1_interval": [solved - 0.05, solved + 0.05],
         }
@@ -330,7 +360,8 @@ def test_the_best_of_a_sweep() -> None:
         )
     ]
     assert best_of(rows[3:])["k_block"] == 4
-    assert "| HumanEval | 256 | PRISM | 30.0 [25.0, 35.0] | 4 | 28.0 |" in main_table({"humaneval_256": {"rows": rows}})
+    line = "| HumanEval | 164 | 256 | PRISM | 30.0 [25.0, 35.0] | 4 | 28.0 |"
+    assert line in main_table({"humaneval_256": {"rows": rows}})
 
 
 # ── several processes ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -367,7 +398,7 @@ def test_two_processes_tune_together_and_share_the_writing(root: Path, tmp_path:
     """The same figures as one process, whoever wrote them."""
     where = ["--output", str(tmp_path / "models"), "--results", str(tmp_path / "results")]
     said = in_two_processes(configuration("ddp"), ["-m", "prism", *words(root, *where, "--only", "mbpp_16,tuning")])
-    assert said.count("| MBPP | 16 | PRISM |") == 1  # one of them speaks
+    assert said.count("| MBPP | 1 | 16 | PRISM |") == 1  # one of them speaks
     one, two = (json.loads((path / "results" / "mbpp_16.json").read_text())["rows"] for path in (root, tmp_path))
     assert [row["method"] for row in one] == [row["method"] for row in two]
     runs = {

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from prism.data.code import Task
+from prism.data.code import Task, digest_of
 from prism.evaluation.code import read_completions
 from prism.evaluation.corrections import by_task, corrections, page, solutions, summary
 from prism.evaluation.record import Stopwatch, plain, write_json
@@ -41,6 +41,8 @@ DATA = (
     "--dataset OpenCoder-LLM/opc-sft-stage2 --dataset_config educational_instruct "
     "--prompt_field instruction --completion_field output"
 )
+TASKS = {"humaneval": [f"HumanEval/{n}" for n in range(164)], "mbpp": [f"Mbpp/{n}" for n in range(1, 975)]}
+"""The ids of each benchmark, all of which the paper's figures are about."""
 ANALYSED = "humaneval"
 """The benchmark of the paper's analyses."""
 PAUSE = 5.0
@@ -67,6 +69,8 @@ class Scale:
     dtype: str
     """Of the weights that write."""
     writing_at_once: int = 8
+    whole: bool = True
+    """Whether all tasks of the benchmarks must be there."""
 
 
 SCALES: dict[str, Scale] = {
@@ -88,6 +92,7 @@ SCALES: dict[str, Scale] = {
         new_tokens=16,
         block=8,
         dtype="float32",
+        whole=False,
     ),
 }
 
@@ -97,6 +102,22 @@ class Benchmark:
     source: str
     """A published file, or a name on the hub."""
     tasks: Sequence[Task]
+
+    def describe(self) -> dict[str, Any]:
+        return {"source": self.source, "tasks": len(self.tasks), "digest": digest_of(self.tasks)}
+
+
+def check_tasks(benchmark: str, tasks: Sequence[Task], *, whole: bool) -> None:
+    """They must be that benchmark's, and where it is asked for `whole`, all of them."""
+    given, known = [task.id for task in tasks], TASKS[benchmark]
+    if strange := [task for task in given if task not in known]:
+        raise ValueError(f"{strange[0]} is none of the benchmark's tasks, {known[0]} to {known[-1]}.")
+    missing = [task for task in known if task not in given]
+    if whole and missing:
+        raise ValueError(
+            f"{len(missing)} of the benchmark's {len(known)} tasks are missing, {missing[0]} the first; the paper's figures "
+            "are of all."
+        )
 
 
 @dataclass(frozen=True)
@@ -143,8 +164,8 @@ class LladaStudy:
     def describe(self) -> dict[str, Any]:
         """What a folder of this study must have been made with."""
         data = None if self.data is None else f"{self.data} {files_digest(self.data)}"
-        sources = {name: benchmark.source for name, benchmark in self.benchmarks.items()}
-        return {"scale": self.scale, "model": self.model, "data": data, "benchmarks": sources}
+        benchmarks = {name: benchmark.describe() for name, benchmark in self.benchmarks.items()}
+        return {"scale": self.scale, "model": self.model, "data": data, "benchmarks": benchmarks}
 
     # ── tuning ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -51,6 +51,7 @@ def main_table(found: dict[str, Result]) -> str:
                 lines.append(
                     [
                         TITLES[benchmark],
+                        best["tasks"],
                         steps,
                         method,
                         share(best, "pass@1"),
@@ -58,7 +59,7 @@ def main_table(found: dict[str, Result]) -> str:
                         "–" if published is None else f"{published:.1f}",
                     ]
                 )
-    headings = ["benchmark", "N", "method", "ours, solved %", "with K_block", "the paper's Table 1, solved %"]
+    headings = ["benchmark", "tasks", "N", "method", "ours, solved %", "with K_block", "the paper's Table 1, solved %"]
     return table(headings, lines) if lines else ""
 
 
