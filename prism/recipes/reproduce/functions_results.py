@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from prism.data.code import Task
+from prism.data.code import digest_of
 from prism.evaluation.corrections import by_task, corrections, page, summary
 from prism.evaluation.functions import FunctionsRun
 from prism.evaluation.record import Stopwatch, plain
@@ -270,7 +268,7 @@ def solved(name: str) -> Callable[[FunctionsStudy], dict[str, Any]]:
                 study.workshop.tell(
                     f"  {name}, {order} order, {row['method']}: {100 * run.pass_at(1).value:.1f} % solved"
                 )
-        return {"rows": rows, "digest": _digest(study.tasks[name]), "record": _record(clock, study, path)}
+        return {"rows": rows, "digest": digest_of(study.tasks[name]), "record": _record(clock, study, path)}
 
     measure.__doc__ = f"How many tasks of {name} are solved when the programs are run."
     return measure
@@ -280,13 +278,8 @@ def check_solved(study: FunctionsStudy) -> None:
     """What is there already must tell of these tasks, and not of others in a file of the same name."""
     for name, tasks in study.tasks.items():
         path = study.workshop.results / f"solved_{name}.json"
-        if path.is_file() and Folder(path.parent).json(path.name).get("digest") != _digest(tasks):
+        if path.is_file() and Folder(path.parent).json(path.name).get("digest") != digest_of(tasks):
             raise ValueError(f"{path} tells of other tasks than the {name} given now; rename that, or remove this.")
-
-
-def _digest(tasks: Sequence[Task]) -> str:
-    told = [(task.id, task.prompt, task.tests) for task in tasks]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
 def corrected(steps: int) -> Callable[[FunctionsStudy], dict[str, Any]]:
