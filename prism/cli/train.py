@@ -35,7 +35,7 @@ from prism.losses.masking import Batch
 from prism.losses.prism import PrismLoss
 from prism.models.adapt import adapt, widening
 from prism.models.attach import PrismModel, attach
-from prism.models.backbone import Backbone
+from prism.models.backbone import Backbone, Facts
 from prism.models.dit import DiT, DiTConfig
 from prism.models.four_bit import import_bitsandbytes, in_four_bits
 from prism.models.hub import load_backbone, locate, save_backbone
@@ -55,6 +55,7 @@ from prism.training.memory import Memory, estimate
 from prism.training.sharding import launched
 
 DEFAULT_LENGTH = 1024
+WHAT_TO_LEARN = "say what to learn from: --data chat.jsonl, a folder of prism tokenize or a .npy file, or --dataset."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +78,10 @@ class _Corpus:
     ends: bool = False
     """Text: put every sequence between two end-of-text tokens, as MDLM's checkpoints learnt it."""
 
+    @property
+    def makes_boards(self) -> bool:
+        return self.data == "sudoku"
+
     def tokens_of(self, own: int | None) -> int:
         """Of a sequence, for a model that was trained for `own` of them, if it was trained and says so."""
         length = min(own or DEFAULT_LENGTH, DEFAULT_LENGTH) if self.length is None else self.length
@@ -88,7 +93,7 @@ class _Corpus:
         """`vocab_size` and `own`, the length it was trained for, are those of the model, if there is one."""
         if self.held_out < 1:
             raise ValueError(f"--held_out {self.held_out}: keep at least 1 sequence apart to measure the loss on.")
-        if self.data == "sudoku":
+        if self.makes_boards:
             return self._boards(seed)
         if Path(self.data).is_dir():
             return self._text(seed, vocab_size, self.tokens_of(own))
@@ -356,7 +361,7 @@ class Adapt(MaskingOptions, _Run):
         loss, _ = self.build_denoising(), self.build_optimisation()
         if not 0 <= self.widen <= self.steps:
             raise ValueError(f"--widen {self.widen}: must be in 0..{self.steps}, or attention is not whole at the end.")
-        if self.data == "sudoku":
+        if self.makes_boards:
             raise ValueError("--data sudoku: boards are not text; name a folder of prism tokenize or a .npy file.")
         material = self.read(self.seed)
         model = self._start(material)
@@ -393,8 +398,14 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
     mask_id: int | None = None
     """The mask token, for models whose config does not name it."""
 
+    @property
+    def makes_boards(self) -> bool:
+        return self.dataset is None and super().makes_boards
+
     def check(self) -> None:
         super().check()
+        if self.recipe is not None and self.makes_boards:
+            raise ValueError(f"--recipe {self.recipe} learns text and --data sudoku makes boards; {WHAT_TO_LEARN}")
         self.base_dtype()
         self.build_padding()
         self.build_too_long()
@@ -418,6 +429,8 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
         found = list(self.read_conversations(self.data)) if self.holds_conversations(self.data) else None
         home = _home(packed=self.in_four_bits)
         backbone = load_backbone(source, dtype=self.base_dtype(), device=home, mask_id=self.mask_id)
+        if self.makes_boards:
+            self._check_boards(backbone.facts)
         if found is None:
             material = self.read(self.seed, backbone.facts.vocab_size, own_length(backbone))
         else:
@@ -440,6 +453,14 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
             self._save(model, fitted, source, beside, loss)
             show_record(record)
         return {"held_out": fitted.held_out, "calibration": fitted.calibration, "record": plain(record)}
+
+    def _check_boards(self, facts: Facts) -> None:
+        """Whether the model knows what boards are made of, and no more."""
+        if (facts.vocab_size, facts.mask_id) != (sudoku.VOCABULARY, sudoku.MASK):
+            raise ValueError(
+                f"--data sudoku makes boards, with vocabulary {sudoku.VOCABULARY} and mask {sudoku.MASK}, and {self.model} has "
+                f"vocabulary {facts.vocab_size:,} and mask {facts.mask_id}; {WHAT_TO_LEARN}"
+            )
 
     def _conversations(self, found: list[Conversation], backbone: Backbone, beside: Path) -> _Material:
         if not has_tokenizer(beside):

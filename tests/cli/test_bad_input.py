@@ -338,6 +338,8 @@ pretrain --output {{f}}/empty.txt | that is a file
 tokenize --output {{o}} --input x | tokenizer
 finetune --output {{o}} | model
 finetune --model {{m}}/nothing --output {{o}} | nothing
+finetune --model {{m}}/words --output {{o}} | words has vocabulary 7 and mask 6; say what to learn from: --data chat.jsonl
+finetune --recipe llada --model {{m}}/nothing --output {{o}} | --recipe llada learns text and --data sudoku makes boards; say
 finetune --model {{m}}/broken --output {{o}} | model.safetensors
 cite --policy nope | Unknown policy
 cite --polcy x | did you mean '--policy'
