@@ -87,7 +87,7 @@ def train(
     accelerator = _accelerator(folder, trackers)
     device = accelerator.device
     share = Share(settings.batch, settings.accumulate, accelerator.num_processes, accelerator.process_index)
-    description = _description(settings, loss) | dict(notes or {})
+    description = _description(settings, loss, model) | dict(notes or {})
     run = RunFolder(folder, settings.keep, is_main=accelerator.is_main_process)
     run.check(description, resume=resume)
     accelerator.wait_for_everyone()  # before the main process fills the folder the others look into
@@ -300,8 +300,14 @@ def _optimizers(
     return [adamw, *optimizers]
 
 
-def _description(settings: Optimisation, loss: object) -> dict[str, Any]:
-    """The run as plain JSON."""
+def _description(settings: Optimisation, loss: object, model: Model) -> dict[str, Any]:
+    """The run as plain JSON. The weights tell what a model is made of, but not LoRA's scale, nor any dropout."""
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    plain = {name: value if isinstance(value, int | float | None) else repr(value) for name, value in values.items()}
-    return plain | {"loss": re.sub(r" at 0x[0-9a-f]+", "", repr(loss))}
+    values |= {"loss": loss, "backbone": getattr(_backbone(model), "config", None)}
+    if isinstance(model, PrismModel):
+        values |= {"head": model.head_config, "lora": model.lora}
+    return {name: _plain(value) for name, value in values.items()}
+
+
+def _plain(value: object) -> int | float | str | None:
+    return value if isinstance(value, int | float | None) else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
