@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from prism.cli.command import (
@@ -106,17 +107,19 @@ class _Corpus:
         learn, aside = rows[: -self.held_out], rows[-self.held_out :].long()
         examples = recipe.examples(learn, seed=seed, augment=self.augment)
         held_out = Batch(aside, recipe.cells_only(len(aside)))
-        return _Material(examples, held_out, len(learn), sudoku.VOCABULARY, sudoku.MASK)
+        content = hashlib.sha256(rows.numpy().data).hexdigest()
+        return _Material(examples, held_out, len(learn), sudoku.VOCABULARY, sudoku.MASK, content)
 
     def _rows(self, seed: int, vocab_size: int | None) -> _Material:
-        rows = torch.from_numpy(load_rows(Path(self.data), vocab_size or 1 << 31).astype("int64"))
+        stored = np.ascontiguousarray(load_rows(Path(self.data), vocab_size or 1 << 31))
+        rows, content = torch.from_numpy(stored.astype("int64")), hashlib.sha256(stored.data).hexdigest()
         if len(rows) <= self.held_out:
             raise ValueError(
                 f"{self.data} has {len(rows)} sequences; --held_out {self.held_out} leaves none to learn from."
             )
         learn, aside = rows[: -self.held_out], rows[-self.held_out :]
         vocab_size = vocab_size or int(rows.max()) + 2
-        return _Material(Shuffled(learn, seed=seed), Batch(aside), len(learn), vocab_size, mask_id=vocab_size - 1)
+        return _Material(Shuffled(learn, seed=seed), Batch(aside), len(learn), vocab_size, vocab_size - 1, content)
 
     def _text(self, seed: int, vocab_size: int | None, length: int) -> _Material:
         corpus = Corpus.load(Path(self.data))
@@ -139,8 +142,8 @@ class _Corpus:
         held_out = TextWindows(corpus.validation, length, end=end).read(range(self.held_out))
         tokenizer = with_mask(tokenizer)
         vocab_size = vocab_size or vocabulary_size(tokenizer)
-        text = _Text(corpus, tokenizer)
-        return _Material(examples, Batch(held_out), examples.count, vocab_size, tokenizer.mask_token_id, text)
+        text, mask_id = _Text(corpus, tokenizer), tokenizer.mask_token_id
+        return _Material(examples, Batch(held_out), examples.count, vocab_size, mask_id, corpus.digest(), text)
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,8 @@ class _Material:
     """Sequences to learn from."""
     vocab_size: int
     mask_id: int
+    content: str
+    """A digest of all there is to learn from, in its own order."""
     text: _Text | None = None
 
     @property
@@ -167,8 +172,8 @@ class _Material:
         return self.held_out.tokens.shape[1]
 
     def digest(self) -> str:
-        """Tells this material from any other: how much it is, the first sequences to learn from, and those held out."""
-        digest = hashlib.sha256(f"{self.count} {self.vocab_size} {self.mask_id}".encode())
+        """Tells this material from any other: what it holds, the first sequences as they are learned, and those held out."""
+        digest = hashlib.sha256(f"{self.count} {self.vocab_size} {self.mask_id} {self.content}".encode())
         for batch in (self.examples.batch(range(8), torch.device("cpu")), self.held_out):
             for part in (batch.tokens, batch.maskable, batch.attend):
                 digest.update(b"-" if part is None else f"{tuple(part.shape)}".encode() + part.cpu().numpy().tobytes())
@@ -496,7 +501,8 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
             f"{kept:,} conversations ({encoded.dropped:,} dropped and {encoded.truncated:,} cut short, being longer than "
             f"{length} tokens); {answers:,} tokens of answers and {learned:,} of padding to learn"
         )
-        return _Material(learn, aside.read(range(len(aside))), len(learn), facts.vocab_size, facts.mask_id)
+        held_out = aside.read(range(len(aside)))
+        return _Material(learn, held_out, len(learn), facts.vocab_size, facts.mask_id, rows.digest())
 
     def _save(self, model: PrismModel, fitted: _Fitted, source: str, beside: Path, loss: PrismLoss) -> None:
         notes = {"loss": plain(loss), "training": plain(self.build_optimisation()), "held_out": fitted.held_out}

@@ -7,6 +7,7 @@ after it.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -237,6 +238,13 @@ class Conversations(Examples):
         begins = torch.tensor([exchange.prompt for exchange in some])[:, None]
         ends = torch.tensor([len(exchange.tokens) for exchange in some])[:, None]
         return Batch(tokens, place >= begins, None if self.padding is Padding.LEARNED else place < ends)
+
+    def digest(self) -> str:
+        """A sha256 of all exchanges."""
+        digest = hashlib.sha256()
+        for exchange in self.exchanges:
+            digest.update(f"{len(exchange.tokens)} {exchange.prompt} ".encode() + exchange.tokens.tobytes())
+        return digest.hexdigest()
 
     def split(self, held_out: int, seed: int = 0) -> tuple[Conversations, Conversations]:
         """To learn from, and `held_out` drawn at random to measure on."""

@@ -196,6 +196,21 @@ def test_interrupted_and_resumed_it_ends_with_the_same_bits(
         assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "calm" / file).read_bytes(), file
 
 
+def test_a_run_is_not_resumed_with_other_conversations_or_another_scale(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One other answer of forty, and LoRA's scale, which the first weights do not tell."""
+    words = finetune(folder, tmp_path / "run", "--steps", "1")
+    assert main(words) == 0
+    lines = (folder / "chat.jsonl").read_text().splitlines(keepends=True)
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join([*lines[:20], lines[0], *lines[21:]]))
+    for changed, said in ((["--data", str(other)], "data="), (["--lora_alpha", "8"], "lora=Lora(rank=4, alpha=4.0")):
+        capsys.readouterr()
+        assert main([*words, *changed, "--resume", "true"]) == 2
+        assert f"was begun with {said}" in capsys.readouterr().err
+
+
 def test_the_documented_commands_run(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,13 @@ def test_a_row_is_the_same_wherever_it_is_asked_for(rows: Conversations) -> None
     assert torch.equal(whole.maskable[20:45], part.maskable)
     epochs = [sorted(map(tuple, whole.tokens[at : at + 30].tolist())) for at in (0, 30)]
     assert epochs[0] == epochs[1]
+
+
+def test_the_digest_sees_every_token_and_every_prompt(rows: Conversations) -> None:
+    last = rows.exchanges[-1]
+    for other in (replace(last, prompt=last.prompt + 1), replace(last, tokens=last.tokens[:-1])):
+        assert replace(rows, exchanges=[*rows.exchanges[:-1], other]).digest() != rows.digest()
+    assert replace(rows, exchanges=list(rows.exchanges)).digest() == rows.digest()
 
 
 def test_the_split_loses_and_repeats_nothing(rows: Conversations) -> None:
