@@ -122,40 +122,61 @@ def load_model(
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
     mask_id: int | None = None,
+    backbone: str | PathLike[str] | None = None,
 ) -> PrismModel | Backbone:
-    """What `save_model` wrote, a corrector folder that names its backbone, or a bare backbone."""
+    """What `save_model` wrote, a corrector folder that names its backbone, or a bare backbone.
+
+    `backbone` says where the backbone of a corrector is, if no longer where it was when the corrector was trained.
+    """
     path = locate(name_or_path)
     corrector = path if is_corrector(path) else path / "corrector"
     if not is_corrector(corrector):
-        source = path / "backbone" if (path / "backbone").is_dir() else path
-        return load_backbone(source, dtype=dtype, device=device, mask_id=mask_id)
-    base = describe(corrector)
-    if not base.name:
-        raise CorrectorError(f"{corrector} does not say where its backbone is; load that and use load(path, backbone).")
-    beside = corrector / base.name
-    backbone = load_backbone(
-        beside if beside.is_dir() else base.name,
-        dtype=dtype,
-        device=device,
-        mask_id=base.mask_id if mask_id is None else mask_id,
-    )
-    return load(corrector, backbone)
+        if backbone is not None:
+            raise ModelError(
+                f"{path} is no corrector: it has a backbone of its own. Leave --backbone (backbone=…) out."
+            )
+        return load_backbone(_bare(path), dtype=dtype, device=device, mask_id=mask_id)
+    mask_id = describe(corrector).mask_id if mask_id is None else mask_id
+    return load(corrector, load_backbone(_base_of(corrector, backbone), dtype=dtype, device=device, mask_id=mask_id))
 
 
-def folders(name_or_path: str | PathLike[str]) -> Iterator[Path]:
-    """Where what belongs to a model may lie: its own folder first, then its backbone's."""
+def folders(name_or_path: str | PathLike[str], backbone: str | PathLike[str] | None = None) -> Iterator[Path]:
+    """Where what belongs to a model may lie: its own folder first, then its backbone's, told as to `load_model`."""
     path = locate(name_or_path)
     yield path
     if (path / "backbone").is_dir():
         yield path / "backbone"
     for corrector in (path, path / "corrector"):
-        if is_corrector(corrector) and (base := describe(corrector).name):
-            yield corrector / base if (corrector / base).is_dir() else locate(base)
+        if is_corrector(corrector):
+            yield _base_of(corrector, backbone)
 
 
-def is_mdlms(name_or_path: str | PathLike[str]) -> bool:
+def _base_of(corrector: Path, backbone: str | PathLike[str] | None) -> Path:
+    """The folder of the backbone the corrector was trained on: where that is said to be, or was then."""
+    if backbone is not None:
+        return _bare(locate(backbone))
+    name = describe(corrector).name
+    advice = "say where it is: --backbone FOLDER beside --model (backbone=…)"
+    if not name:
+        raise CorrectorError(f"{corrector} does not say where its backbone is; {advice}, or use load(path, backbone).")
+    beside = corrector / name
+    try:
+        return locate(beside if beside.is_dir() else name)
+    except ModelError as error:
+        raise CorrectorError(
+            f"{corrector} was trained on the backbone {name}, which cannot be found: {error} If it has moved, {advice}, or "
+            f"write it as the backbone's name into {corrector / 'prism_config.json'}."
+        ) from error
+
+
+def _bare(path: Path) -> Path:
+    """The backbone in the folder of a model that was trained whole."""
+    return path / "backbone" if (path / "backbone").is_dir() else path
+
+
+def is_mdlms(name_or_path: str | PathLike[str], backbone: str | PathLike[str] | None = None) -> bool:
     """Whether the backbone is one of MDLM's own checkpoints, which learnt text between two end-of-text tokens."""
-    places = (folder for folder in folders(name_or_path) if (folder / "config.json").is_file())
+    places = (folder for folder in folders(name_or_path, backbone) if (folder / "config.json").is_file())
     return any(Folder(folder).json("config.json").get("model_type") == "mdlm" for folder in places)
 
 

@@ -232,6 +232,8 @@ sample --model {{m}}/plain --corrector {{m}}/sudoku --policy vanilla | asks for 
 sample --model {{m}}/plain --corrector {{m}}/sudoku --cache dual | do not go together
 evaluate sudoku --puzzles {{f}}/puzzles.txt --model {{m}}/plain --corrector {{m}}/words | must share a vocabulary
 sample --model {{m}}/nothing | nothing
+sample --model {{m}}/plain --backbone {{m}}/plain | plain is no corrector
+sample --model {{m}}/sudoku --backbone {{m}}/plain/nowhere | There is no folder
 sample --model "" | model
 sample --model no/such/model/anywhere | no/such/model/anywhere
 sample --model bad:name | bad:name

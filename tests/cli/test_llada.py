@@ -96,8 +96,9 @@ def test_every_line_of_a_recipe_is_an_option() -> None:
 
 
 def test_end_to_end(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tuned, out = tmp_path / "tuned", tmp_path / "out.json"
-    assert main(finetune(folder, tuned, "--steps", "3", "--json", str(out))) == 0
+    tuned, out, hub = tmp_path / "tuned", tmp_path / "out.json", tmp_path / "hub"
+    shutil.copytree(folder, hub)
+    assert main(finetune(hub, tuned, "--steps", "3", "--json", str(out))) == 0
     said = re.sub(r"\s+", " ", capsys.readouterr().out)
     assert "40 conversations (0 dropped and 0 cut short" in said
     assert "34 sequences of 64 tokens, 3 steps of 4" in said
@@ -126,10 +127,17 @@ def test_end_to_end(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert bool(((quality > 0) & (quality < 1)).all())
     assert float(quality.std()) > 0
 
-    words = ["sample", "--model", str(tuned), "--prompt", "the cat", "--length", "12", "--k", "1", "--steps", "6"]
-    assert main([*words, "--json", str(out)]) == 0
+    words = ["sample", "--prompt", "the cat", "--length", "12", "--k", "1", "--steps", "6", "--model"]
+    assert main([*words, str(tuned), "--json", str(out)]) == 0
     assert MASK not in json.loads(out.read_text())["tokens"][0]
     assert (tuned / "chat_template.jinja").is_file()
+
+    moved, written = tmp_path / "moved", out.read_text()
+    (hub / "llada").rename(moved)
+    assert main([*words, str(tuned)]) == 2
+    assert "say where it is: --backbone FOLDER beside --model" in capsys.readouterr().err
+    assert main([*words, str(tuned / "corrector"), "--backbone", str(moved), "--json", str(out)]) == 0
+    assert json.loads(out.read_text())["texts"] == json.loads(written)["texts"]
 
 
 def test_dream_takes_the_same_recipe(folder: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tiny_models import HEADS, MASK, VOCAB, bert, dit, modernbert, roberta, shak
 from prism.models.attach import Lora, PrismModel, attach, fingerprint
 from prism.models.dit import DiT
 from prism.models.folder import CorrectorError, ModelError
-from prism.models.hub import load_backbone, load_model, locate, save_backbone, save_model
+from prism.models.hub import folders, load_backbone, load_model, locate, save_backbone, save_model
 from prism.models.masked_lm import MaskedLM
 from prism.models.oracle import Oracle
 
@@ -146,6 +146,29 @@ def test_a_corrector_finds_the_backbone_it_names(tmp_path, monkeypatch):
     model.save(tmp_path / "alone")
     with pytest.raises(CorrectorError, match="does not say where its backbone is"):
         load_model(tmp_path / "alone")
+
+
+def test_a_backbone_that_has_moved_is_named_and_may_be_said(tmp_path):
+    base, moved, run = tmp_path / "base", tmp_path / "moved", tmp_path / "run"
+    save_backbone(bert(), base)
+    model = attach(bert(), HEADS[0])
+    model.save(run / "corrector", base=str(base))
+    base.rename(moved)
+    with pytest.raises(CorrectorError, match=rf"run/corrector was trained on the backbone {base}, .*--backbone FOLDER"):
+        load_model(run)
+    assert isinstance(load_model(run, backbone=moved), PrismModel)
+    assert list(folders(run, moved)) == [run, moved]
+    with pytest.raises(ModelError, match=r"moved is no corrector: it has a backbone of its own\. Leave --backbone"):
+        load_model(moved, backbone=moved)
+
+    config = json.loads((run / "corrector" / "prism_config.json").read_text())
+    config["backbone"]["name"] = str(moved)
+    (run / "corrector" / "prism_config.json").write_text(json.dumps(config))
+    assert isinstance(load_model(run), PrismModel)
+
+    save_backbone(shaken(bert()), tmp_path / "other")
+    with pytest.raises(CorrectorError, match="has fingerprint"):
+        load_model(run, backbone=tmp_path / "other")
 
 
 # ── errors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
