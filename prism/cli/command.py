@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from rich.console import Console
@@ -36,6 +36,9 @@ SUDOKU, STORIES = ASSETS / "sudoku", ASSETS / "stories"
 
 @dataclass(frozen=True, kw_only=True)
 class Command(ABC):
+    smaller: ClassVar[str] = "take a smaller --batch, --count, --length or model"
+    """What to do where memory is not enough."""
+
     json: Path | None = None
     """Write the result and its run record to this file."""
 

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -38,8 +38,8 @@ from prism.models.adapt import adapt, widening
 from prism.models.attach import PrismModel, attach
 from prism.models.backbone import Backbone, Facts
 from prism.models.dit import DiT, DiTConfig
-from prism.models.four_bit import import_bitsandbytes, in_four_bits
-from prism.models.hub import load_backbone, locate, save_backbone
+from prism.models.four_bit import import_bitsandbytes, in_four_bits, outline_in_four_bits
+from prism.models.hub import load_backbone, locate, outline_backbone, save_backbone
 from prism.models.llama import Llama
 from prism.recipes import sudoku as recipe
 from prism.recipes.adapting import adapt_to
@@ -182,6 +182,10 @@ class _Material:
 
 @dataclass(frozen=True, kw_only=True)
 class _Run(_Corpus, TrainingOptions, Command):
+    smaller: ClassVar[str] = (
+        "take a larger --accumulate, --recompute true, a shorter --length, or more GPUs and fsdp2.yaml"
+    )
+
     output: Path
     """Folder for the model; checkpoints and log lie in its `training` folder."""
     resume: bool = False
@@ -195,6 +199,26 @@ class _Run(_Corpus, TrainingOptions, Command):
         if self.ends and not Path(self.data).is_dir():
             raise ValueError(f"--ends: only text has ends, a folder of prism tokenize, and not --data {self.data}.")
 
+    def announce(self, model: Backbone | PrismModel, loss: TrainingLoss, material: _Material) -> None:
+        """What is to come, and whether there is room for it; of a model that may be an outline on the meta device."""
+        processes, shards = launched()
+        turns = loss.passes_by_turn  # alone, each goes its way back before the next begins
+        passes = max(turns) if processes == 1 else sum(turns)
+        settings, rows, length = self.build_optimisation(), self.rows_at_once, material.length
+        needed = estimate(model, settings, rows=rows, length=length, passes=passes, shards=shards)
+        learning = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        console.print(
+            f"{parameters(model):,} parameters, {learning:,} of them learn; "
+            f"{material.count:,} sequences of {length} tokens, {self.steps:,} steps of {self.batch}"
+        )
+        console.print(told(needed, rows, length))
+        console.print(warned(needed, _room_for(model), self.smaller), end="")
+
+    @property
+    def rows_at_once(self) -> int:
+        """Sequences a process learns from between two looks back."""
+        return max(1, self.batch // (launched()[0] * self.accumulate))
+
     def fit(
         self,
         model: Backbone | PrismModel,
@@ -205,19 +229,7 @@ class _Run(_Corpus, TrainingOptions, Command):
     ) -> _Fitted:
         """Train, and take the averaged weights. A run that is resumed must begin with the same weights and the same data."""
         same = {"data": material.digest(), "first_weights": weights_digest(model)[:16]}
-        learning = sum(p.numel() for p in model.parameters() if p.requires_grad)
-        processes, shards = launched()
-        rows, settings = max(1, self.batch // (processes * self.accumulate)), self.build_optimisation()
-        turns = loss.passes_by_turn  # alone, each goes its way back before the next begins
-        passes = max(turns) if processes == 1 else sum(turns)
-        needed = estimate(model, settings, rows=rows, length=material.length, passes=passes, shards=shards)
-        console.print(
-            f"{parameters(model):,} parameters, {learning:,} of them learn; "
-            f"{material.count:,} sequences of {material.length} tokens, {self.steps:,} steps of {self.batch}"
-        )
-        console.print(told(needed, rows, material.length))
-        console.print(warned(needed, _room_for(model)), end="")
-
+        rows, settings = self.rows_at_once, self.build_optimisation()
         trained = train(
             model,
             loss,
@@ -265,13 +277,10 @@ def told(needed: Memory, rows: int, length: int) -> str:
     )
 
 
-def warned(needed: Memory, free: int | None) -> str:
+def warned(needed: Memory, free: int | None, smaller: str) -> str:
     if free is None or needed.total <= free:
         return ""
-    return (
-        f"[yellow]The GPU has {free / 1e9:.1f} GB free. Take a larger --accumulate, --recompute true, a shorter --length, LoRA "
-        "on --base bfloat16 or --base 4bit, or more GPUs and fsdp2.yaml.[/yellow]\n"
-    )
+    return f"[yellow]The GPU has {free / 1e9:.1f} GB free; {smaller}.[/yellow]\n"
 
 
 def _room_for(model: Backbone | PrismModel) -> int | None:
@@ -329,6 +338,7 @@ class Pretrain(MaskingOptions, _Run):
         material = self.read(self.seed, self.vocab_size)
         torch.manual_seed(self.seed)
         model = DiT(self._config(material))
+        self.announce(model, loss, material)
         fitted = self.fit(model, loss, material)
         record = clock.record("pretrain", self, seed=self.seed, model=model)
         if fitted.is_main:
@@ -370,6 +380,7 @@ class Adapt(MaskingOptions, _Run):
             raise ValueError("--data sudoku: boards are not text; name a folder of prism tokenize or a .npy file.")
         material = self.read(self.seed)
         model = self._start(material)
+        self.announce(model, loss, material)
         notes = {"shifted": self.shifted, "widen": self.widen}
         fitted = self.fit(model, loss, material, widening(model, self.widen), notes)
         model.future = 1.0  # also after a resumed run that had nothing left to do
@@ -395,6 +406,8 @@ class Adapt(MaskingOptions, _Run):
 @dataclass(frozen=True, kw_only=True)
 class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
     """Attach a quality head to a masked diffusion model and train it with the PRISM loss."""
+
+    smaller: ClassVar[str] = f"{_Run.smaller}, or LoRA (--lora_rank) on --base bfloat16 or --base 4bit"
 
     recipe: str | None = None
     """Begin from the settings of a published run, llada; whatever else is given here goes before them."""
@@ -423,8 +436,7 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
 
     def run(self) -> dict[str, Any]:
         clock = Stopwatch()
-        loss, lora = self.build_loss(), self.build_lora()
-        self.build_optimisation()
+        loss, _ = self.build_loss(), self.build_optimisation()
         if self.head == "none" and self.target == "quality":
             raise ValueError("--head none has nothing to learn quality with; give a head, or --target likelihood.")
         inside = Path(self.model) / "backbone"  # where prism pretrain puts it
@@ -432,32 +444,46 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
         local = inside if inside.is_dir() else Path(self.model)
         source = str(local.resolve()) if local.is_dir() else self.model
         found = list(self.read_conversations(self.data)) if self.holds_conversations(self.data) else None
-        home = _home(packed=self.in_four_bits)
-        backbone = load_backbone(source, dtype=self.base_dtype(), device=home, mask_id=self.mask_id)
-        if self.makes_boards:
-            self._check_boards(backbone.facts)
-        if found is None:
-            material = self.read(self.seed, backbone.facts.vocab_size, own_length(backbone))
-        else:
-            material = self._conversations(found, backbone, beside)
-        warn_of_length(backbone, material.length)
-        if material.text is not None and has_tokenizer(beside):
-            material.text.corpus.require_tokenizer(load_tokenizer(beside), f"that of {self.model}")
-        if self.in_four_bits:
-            backbone = in_four_bits(backbone, _own_gpu())
-        torch.manual_seed(self.seed)
-        model = attach(
-            backbone,
-            self.build_head(backbone.facts.hidden_size),
-            lora=lora,
-            tune_backbone=self.backbone_learns,
-        )
+        outline = outline_backbone(source, dtype=self.base_dtype(), mask_id=self.mask_id)
+        material = self._material(found, outline, beside)
+        warn_of_length(outline, material.length)
+        self.announce(self._outlined(outline), loss, material)
+        model = self._loaded(source)
         fitted = self.fit(model, loss, material)
         record = clock.record("finetune", self, seed=self.seed, model=model)
         if fitted.is_main:
             self._save(model, fitted, source, beside, loss)
             show_record(record)
         return {"held_out": fitted.held_out, "calibration": fitted.calibration, "record": plain(record)}
+
+    def _outlined(self, backbone: Backbone) -> PrismModel:
+        """What will learn, on the meta device."""
+        with torch.device("meta"):
+            return self._attached(outline_in_four_bits(backbone) if self.in_four_bits else backbone)
+
+    def _loaded(self, source: str) -> PrismModel:
+        """What will learn, with its weights."""
+        home = _home(packed=self.in_four_bits)
+        backbone = load_backbone(source, dtype=self.base_dtype(), device=home, mask_id=self.mask_id)
+        if self.in_four_bits:
+            backbone = in_four_bits(backbone, _own_gpu())
+        torch.manual_seed(self.seed)
+        return self._attached(backbone)
+
+    def _attached(self, backbone: Backbone) -> PrismModel:
+        head, lora = self.build_head(backbone.facts.hidden_size), self.build_lora()
+        return attach(backbone, head, lora=lora, tune_backbone=self.backbone_learns)
+
+    def _material(self, found: list[Conversation] | None, backbone: Backbone, beside: Path) -> _Material:
+        """For the backbone, which may be an outline."""
+        if found is not None:
+            return self._conversations(found, backbone, beside)
+        if self.makes_boards:
+            self._check_boards(backbone.facts)
+        material = self.read(self.seed, backbone.facts.vocab_size, own_length(backbone))
+        if material.text is not None and has_tokenizer(beside):
+            material.text.corpus.require_tokenizer(load_tokenizer(beside), f"that of {self.model}")
+        return material
 
     def _check_boards(self, facts: Facts) -> None:
         """Whether the model knows what boards are made of, and no more."""

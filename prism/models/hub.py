@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -59,35 +59,61 @@ def load_backbone(
     needed where it says nothing.
     """
     folder = Folder(locate(name_or_path))
+    backbone: Backbone
+    if (translation := _translated(folder, mask_id)) is None:
+        backbone = MaskedLM.from_pretrained(folder.path, mask_id, dtype=dtype)
+    else:
+        backbone = _load(folder, translation, device, dtype)
+    return backbone.to(device=device, dtype=dtype).eval()
+
+
+def outline_backbone(
+    name_or_path: str | PathLike[str], *, dtype: torch.dtype | None = None, mask_id: int | None = None
+) -> Backbone:
+    """The backbone `load_backbone` would give, on the meta device: what it knows and what room it takes, before it is read."""
+    folder = Folder(locate(name_or_path))
+    translation = _translated(folder, mask_id)
+    backbone = MaskedLM.outline(folder.path, mask_id) if translation is None else _outline(folder, translation)
+    return backbone.to(dtype=dtype).eval()
+
+
+@dataclass(frozen=True)
+class _Translation:
+    """What files of one format are here."""
+
+    make: Callable[[], Backbone]
+    rename: Callable[[str], str | None] = lambda name: name
+    """Our name of a weight; None for one we do not need."""
+
+
+def _translated(folder: Folder, mask_id: int | None) -> _Translation | None:
+    """None where transformers itself knows the model, a masked language model."""
     config = folder.json("config.json")
     kind = config.get("model_type")
     chosen = {} if mask_id is None else {"mask_id": mask_id}
-    backbone: Backbone
     if kind in _OURS:
         settings = {key: value for key, value in config.items() if key != "model_type"}
         model_type, configured = _OURS[kind]
-        backbone = _load(folder, lambda: model_type(configured(**settings | chosen)), device, dtype)  # type: ignore[arg-type]
-    elif kind == "mdlm":
+        return _Translation(lambda: model_type(configured(**settings | chosen)))  # type: ignore[arg-type]
+    if kind == "mdlm":
         settings = _mdlm_settings(config, folder) | chosen
-        backbone = _load(folder, lambda: DiT(DiTConfig(**settings)), device, dtype, _mdlm_name)
-    elif kind == "llada":
-        backbone = _load(folder, lambda: Llama(llada_config(config, mask_id)), device, dtype, llada_name)
-    elif kind == "Dream":
+        return _Translation(lambda: DiT(DiTConfig(**settings)), _mdlm_name)
+    if kind == "llada":
+        return _Translation(lambda: Llama(llada_config(config, mask_id)), llada_name)
+    if kind == "Dream":
         known = known_tokens(folder.path)
-        backbone = _load(folder, lambda: Llama(dream_config(config, mask_id, known)), device, dtype, dream_name)
-    elif kind in _masked_lm_kinds():
-        backbone = MaskedLM.from_pretrained(folder.path, mask_id, dtype=dtype)
-    elif kind in BLOCK_CAUSAL:
+        return _Translation(lambda: Llama(dream_config(config, mask_id, known)), dream_name)
+    if kind in _masked_lm_kinds():
+        return None
+    if kind in BLOCK_CAUSAL:
         raise ModelError(
             f"{folder.path} holds a model of type {kind!r}, which is block-causal: a position sees its own block and those "
             f"before it. Missing here: {BLOCK_CAUSAL[kind]}; give one that sees both sides (LLaDA-8B, iLLaDA, Dream)."
         )
-    else:
-        raise ModelError(
-            f"{folder.path} holds a model of type {kind!r}, which is no masked diffusion model known here; "
-            "give a DiT, MDLM, LLaDA, Dream or masked-language-model (BERT, RoBERTa, ModernBERT, …) checkpoint."
-        )
-    return backbone.to(device=device, dtype=dtype).eval()
+    raise ModelError(
+        f"{folder.path} holds a model of type {kind!r}, which is no masked diffusion model known here; "
+        "give a DiT, MDLM, LLaDA, Dream or masked-language-model (BERT, RoBERTa, ModernBERT, …) checkpoint."
+    )
 
 
 def save_backbone(backbone: Backbone, path: str | PathLike[str], *, state: Mapping[str, Tensor] | None = None) -> None:
@@ -217,36 +243,36 @@ def _shards(folder: Folder) -> list[str]:
         return ["model.safetensors"]
     placed = folder.json("model.safetensors.index.json").get("weight_map", {})
     shards = sorted(set(placed.values()))
-    there = {name for shard in shards for name in folder.shapes(shard)}
+    there = {name for shard in shards for name in folder.outlines(shard)}
     if absent := sorted(placed.keys() - there):
         raise ModelError(f"{folder.path} lacks {absent[0]}, which its index lists; copy the shards again.")
     return shards
 
 
-def _load(
-    folder: Folder,
-    make: Callable[[], Backbone],
-    device: torch.device | str,
-    dtype: torch.dtype | None,
-    rename: Callable[[str], str | None] = lambda name: name,
-) -> Backbone:
-    """The model `make` builds with the weights of the folder, each of them read straight to its place and type: at no time is
-    there more in memory than the model and one tensor. `rename` gives our name of a weight, None for one we do not need."""
+def _outline(folder: Folder, translation: _Translation) -> Backbone:
+    """The model with the shapes and types its weights have in the folder."""
     try:
         with torch.device("meta"):
-            model = make()
+            model = translation.make()
     except (KeyError, TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
         why = f"{error} is not given" if isinstance(error, KeyError) else first_line(error)
         kind = folder.json("config.json").get("model_type")
         raise ModelError(f"{folder.path / 'config.json'} does not describe a {kind} model: {why}") from error
-    shards = _shards(folder)
-    shapes = {rename(name): shape for shard in shards for name, shape in folder.shapes(shard).items()}
-    found = {name: torch.empty(shape, device="meta") for name, shape in shapes.items() if name is not None}
+    stored = {translation.rename(name): tensor for s in _shards(folder) for name, tensor in folder.outlines(s).items()}
+    found = {name: tensor for name, tensor in stored.items() if name is not None}
     check_tensors(found, model.state_dict(), folder.path, ModelError)
+    model.load_state_dict(found, assign=True)
+    return model
+
+
+def _load(folder: Folder, translation: _Translation, device: torch.device | str, dtype: torch.dtype | None) -> Backbone:
+    """The model with the weights of the folder, each of them read straight to its place and type: at no time is there more in
+    memory than the model and one tensor."""
+    model, shards = _outline(folder, translation), _shards(folder)
     with _bar(folder, shards) as advance:
         for shard in shards:
             for name, value in folder.stream(shard, str(device)):
-                if (ours := rename(name)) is not None:
+                if (ours := translation.rename(name)) is not None:
                     model.load_state_dict({ours: value.to(dtype)}, assign=True, strict=False)
                 advance(value.nbytes)
     return model

@@ -25,7 +25,7 @@ from prism.cli import main
 from prism.cli.parser import parse
 from prism.cli.train import Finetune, warned
 from prism.models.attach import attach
-from prism.models.hub import load_backbone
+from prism.models.hub import load_backbone, outline_backbone
 from prism.recipes.training import RECIPES
 from prism.training.memory import Memory, estimate
 
@@ -444,6 +444,7 @@ def test_weights_are_read_to_the_process_s_own_gpu(
     launch: dict[str, str],
     words: tuple[str, ...],
     where: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Unless no GPU is to hold all of them as they are."""
 
@@ -457,15 +458,40 @@ def test_weights_are_read_to_the_process_s_own_gpu(
     monkeypatch.setattr("torch.cuda.is_available", lambda: there)
     monkeypatch.setattr("prism.cli.train.import_bitsandbytes", lambda: None)
     monkeypatch.setattr("prism.cli.train.load_backbone", asked)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (10**5, 10**5))
     command = parse(finetune(folder, tmp_path / "out", *words))
     command.check()
     with pytest.raises(AskedError) as found:
         command.run()
     assert found.value.args == (torch.device(where),)
+    said = re.sub(r"\s+", " ", capsys.readouterr().out)  # before a weight is read
+    assert "GB on each device: weights" in said
+    assert ("The GPU has 0.0 GB free; take a larger --accumulate" in said) == there
 
 
 def test_too_little_memory_is_said_with_what_to_change() -> None:
     needed = Memory(weights=16 * 10**9, learning=3 * 10**9, activations=60 * 10**9)
-    assert warned(needed, None) == warned(needed, 80 * 10**9) == ""
-    line = warned(needed, 40 * 10**9)
+    assert warned(needed, None, "wait") == warned(needed, 80 * 10**9, "wait") == ""
+    line = warned(needed, 40 * 10**9, Finetune.smaller)
     assert all(word in line for word in ("40.0 GB", "--accumulate", "--recompute", "--length", "--base 4bit"))
+
+
+def test_out_of_memory_is_told_with_what_to_change(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+    monkeypatch.setattr("prism.cli.train.load_backbone", full)
+    assert main(finetune(folder, tmp_path / "out", "--steps", "1")) == 1
+    error = capsys.readouterr().err
+    assert all(word in error for word in ("not enough memory", "--accumulate", "fsdp2.yaml", "--base 4bit"))
+
+
+def test_what_is_estimated_before_is_what_is_loaded(folder: Path, tmp_path: Path) -> None:
+    command = parse(finetune(folder, tmp_path / "out", "--base", "auto"))
+    assert isinstance(command, Finetune)
+    settings, source = command.build_optimisation(), str(folder / "llada")
+    before, after = command._outlined(outline_backbone(source)), command._loaded(source)
+    assert estimate(before, settings, rows=2, length=64) == estimate(after, settings, rows=2, length=64)
+    assert {weight.device.type for weight in before.parameters()} == {"meta"}

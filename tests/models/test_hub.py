@@ -12,7 +12,7 @@ from tiny_models import HEADS, MASK, VOCAB, bert, dit, modernbert, roberta, shak
 from prism.models.attach import Lora, PrismModel, attach, fingerprint
 from prism.models.dit import DiT
 from prism.models.folder import CorrectorError, ModelError
-from prism.models.hub import folders, load_backbone, load_model, locate, save_backbone, save_model
+from prism.models.hub import folders, load_backbone, load_model, locate, outline_backbone, save_backbone, save_model
 from prism.models.masked_lm import MaskedLM
 from prism.models.oracle import Oracle
 
@@ -35,6 +35,18 @@ def test_backbones_come_back_as_they_were_saved(make, tmp_path):
     assert not again.training
     assert torch.equal(logits(again), before)
     assert fingerprint(again) == fingerprint(attached.detach())
+
+
+@pytest.mark.parametrize("make", [dit, bert, roberta, modernbert], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_an_outline_is_the_backbone_without_its_numbers(make, dtype, tmp_path):
+    save_backbone(make().to(torch.float64 if dtype is None else torch.float32), tmp_path / "saved")
+    outline, whole = outline_backbone(tmp_path / "saved", dtype=dtype), load_backbone(tmp_path / "saved", dtype=dtype)
+    assert type(outline) is type(whole)
+    assert outline.facts == whole.facts
+    found, expected = ({n: (w.shape, w.dtype) for n, w in m.named_parameters()} for m in (outline, whole))
+    assert found == expected
+    assert outline.device.type == "meta"
 
 
 # ── the hub's MDLM ──────────────────────────────────────────────────────────────────────────────────────────────────
