@@ -52,7 +52,10 @@ from prism.recipes.training import (
     held_out_loss,
 )
 from prism.training import Examples, Shuffled, calibrate, train, use_ema, whole_state
+from prism.training.folder import check_new
+from prism.training.loop import check_trackers
 from prism.training.memory import Memory, estimate
+from prism.training.meter import Share
 from prism.training.sharding import launched
 
 DEFAULT_LENGTH = 1024
@@ -196,6 +199,11 @@ class _Run(_Corpus, TrainingOptions, Command):
     def check(self) -> None:
         super().check()
         check_folder("--output", self.output)
+        if not self.resume:
+            check_new(self.training)
+        check_trackers(self.trackers)
+        settings = self.build_optimisation()
+        Share(settings.batch, settings.accumulate, launched()[0], process=0)  # which refuses what cannot be shared out
         if self.ends and not Path(self.data).is_dir():
             raise ValueError(f"--ends: only text has ends, a folder of prism tokenize, and not --data {self.data}.")
 
@@ -213,6 +221,11 @@ class _Run(_Corpus, TrainingOptions, Command):
         )
         console.print(told(needed, rows, length))
         console.print(warned(needed, _room_for(model), self.smaller), end="")
+
+    @property
+    def training(self) -> Path:
+        """Where checkpoints and log lie."""
+        return self.output / "training"
 
     @property
     def rows_at_once(self) -> int:
@@ -235,7 +248,7 @@ class _Run(_Corpus, TrainingOptions, Command):
             loss,
             material.examples,
             settings,
-            folder=self.output / "training",
+            folder=self.training,
             resume=self.resume,
             evaluate=held_out_loss(loss, material.held_out, at_once=rows),
             each_step=each_step,

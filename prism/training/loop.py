@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -188,11 +188,7 @@ def _accelerator(folder: Path, trackers: tuple[str, ...]) -> accelerate.Accelera
     from accelerate import Accelerator, DistributedDataParallelKwargs
     from accelerate.utils import patch_environment
 
-    for name in trackers:
-        if name not in ("tensorboard", "wandb"):
-            raise ValueError(f"There is no tracker {name!r}; choose tensorboard or wandb.")
-        if importlib.util.find_spec(name) is None:
-            raise ValueError(f"The tracker {name} is not installed; run `pip install {name}` or leave it out.")
+    check_trackers(trackers)
     # prism.training shards by itself, on CPUs as well.
     with patch_environment(ACCELERATE_USE_FSDP="false", ACCELERATE_USE_DEEPSPEED="false"):
         return Accelerator(
@@ -203,6 +199,15 @@ def _accelerator(folder: Path, trackers: tuple[str, ...]) -> accelerate.Accelera
             # A loss that never reaches the vocabulary head leaves it without a gradient: the same weights at every step.
             kwargs_handlers=[DistributedDataParallelKwargs(static_graph=True)],
         )
+
+
+def check_trackers(names: Iterable[str]) -> None:
+    """Whether there are such, and here."""
+    for name in names:
+        if name not in ("tensorboard", "wandb"):
+            raise ValueError(f"There is no tracker {name!r}; choose tensorboard or wandb.")
+        if importlib.util.find_spec(name) is None:
+            raise ValueError(f"The tracker {name} is not installed; run `pip install {name}` or leave it out.")
 
 
 @contextmanager

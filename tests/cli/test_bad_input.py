@@ -340,6 +340,9 @@ pretrain --output {{f}}/empty.txt | that is a file
 tokenize --output {{o}} --input x | tokenizer
 finetune --output {{o}} | model
 finetune --model {{m}}/nothing --output {{o}} | nothing
+finetune --model {{m}}/nothing --output {{f}}/begun | begun/training is not empty; set resume (--resume true)
+finetune --model {{m}}/nothing --output {{o}} --trackers mlflow | There is no tracker 'mlflow'; choose tensorboard or wandb
+finetune --model {{m}}/nothing --output {{o}} --batch 6 --accumulate 4 | batch=6 must be a multiple of 1 processes · acc
 finetune --model {{m}}/words --output {{o}} | words has vocabulary 7 and mask 6; say what to learn from: --data chat.jsonl
 finetune --recipe llada --model {{m}}/nothing --output {{o}} | --recipe llada learns text and --data sudoku makes boards; say
 finetune --model {{m}}/broken --output {{o}} | model.safetensors
