@@ -42,9 +42,9 @@ class Conversation:
 def conversations(
     rows: Iterable[tuple[str, Row]], *, prompt: str = "prompt", completion: str = "completion"
 ) -> Iterator[Conversation]:
-    """Rows with `messages`, or with a text under each of two names."""
+    """Rows with `messages`, or with a text under each of two names. In a table that has both, what a row lacks is None."""
     for where, row in rows:
-        if "messages" in row:
+        if row.get("messages") is not None:
             yield _of_messages(where, row["messages"])
         else:
             asked, answer = _text(where, row, prompt), _text(where, row, completion)
@@ -64,8 +64,9 @@ def _of_messages(where: str, messages: Any) -> Conversation:
 
 def _text(where: str, row: Row, field: str) -> str:
     if not isinstance(row.get(field), str):
+        there = [name for name, value in row.items() if value is not None]
         raise TextError(
-            f"{where} has no text under {field!r}, and no messages; it has {', '.join(row) or 'nothing'}. "
+            f"{where} has no text under {field!r}, and no messages; it has {', '.join(there) or 'nothing'}. "
             "Name the fields that hold prompt and completion."
         )
     return row[field]

@@ -199,8 +199,8 @@ def dataset_rows(name: str, config: str | None, split: str, skip: int = 0) -> It
     """The rows of a dataset of the hub, or of a folder in one of its layouts, each with its place; streamed."""
     with _datasets(name) as datasets:
         rows = datasets.load_dataset(name, config, split=split, streaming=True)
-    for number, row in enumerate(rows.skip(skip), skip + 1):
-        yield f"{name}, row {number}", row
+        for number, row in enumerate(rows.skip(skip), skip + 1):
+            yield f"{name}, row {number}", row
 
 
 def _revision(name: str, config: str | None) -> str | None:
@@ -211,7 +211,7 @@ def _revision(name: str, config: str | None) -> str | None:
 
 @contextmanager
 def _datasets(name: str) -> Iterator[Any]:
-    """The package, while it opens a dataset."""
+    """The package, while it opens and reads a dataset."""
     try:
         import datasets
     except ImportError as error:

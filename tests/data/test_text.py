@@ -119,6 +119,13 @@ def test_a_dataset_is_streamed(tmp_path: Path) -> None:
         list(Dataset(str(tmp_path), split="test").documents())
 
 
+def test_a_damaged_row_of_a_dataset_is_told_as_what_it_is(tmp_path: Path) -> None:
+    pytest.importorskip("datasets", reason="the extra `text` is not installed")
+    (tmp_path / "train.jsonl").write_text('{"text": "a"}\n{"text":\n')
+    with pytest.raises(TextError, match=rf"The dataset '{tmp_path}' cannot be read: JSON parse error"):
+        list(Dataset(str(tmp_path)).documents())
+
+
 def test_a_folder_of_a_dataset_is_known_by_what_it_holds(tmp_path: Path) -> None:
     folder = tmp_path / "corpus"
     (folder / "data").mkdir(parents=True)
