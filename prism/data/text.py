@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from prism.models.folder import first_line
+from prism.models.folder import Folder, first_line
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 Row = dict[str, Any]
@@ -249,8 +249,8 @@ def load_tokenizer(name: str | Path) -> Any:
 
 
 def _brings_code(folder: Path) -> bool:
-    configs = (folder / name for name in ("config.json", "tokenizer_config.json"))
-    return any(config.is_file() and "auto_map" in json.loads(config.read_text(encoding="utf-8")) for config in configs)
+    configs = (name for name in ("config.json", "tokenizer_config.json") if (folder / name).is_file())
+    return any("auto_map" in Folder(folder, TextError).json(name) for name in configs)
 
 
 def check_vocabulary(size: int) -> None:

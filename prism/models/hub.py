@@ -26,7 +26,7 @@ from prism.models.dit import DiT, DiTConfig
 from prism.models.folder import CorrectorError, Folder, ModelError, check_tensors, first_line, write_json, write_tensors
 from prism.models.llama import Llama, LlamaConfig
 from prism.models.masked_lm import MaskedLM
-from prism.models.published import BLOCK_CAUSAL, dream_config, dream_name, known_tokens, llada_config, llada_name
+from prism.models.published import dream_config, dream_name, known_tokens, llada_config, llada_name, refusal
 
 _OURS: dict[str, tuple[type[DiT] | type[Llama], Callable[..., DiTConfig | LlamaConfig]]] = {
     "prism-dit": (DiT, DiTConfig),
@@ -90,6 +90,8 @@ def _translated(folder: Folder, mask_id: int | None) -> _Translation | None:
     """None where transformers itself knows the model, a masked language model."""
     config = folder.json("config.json")
     kind = config.get("model_type")
+    if (why := refusal(config)) is not None:
+        raise ModelError(f"{folder.path} holds a model of type {kind!r}, which {why}")
     chosen = {} if mask_id is None else {"mask_id": mask_id}
     if kind in _OURS:
         settings = {key: value for key, value in config.items() if key != "model_type"}
@@ -105,11 +107,6 @@ def _translated(folder: Folder, mask_id: int | None) -> _Translation | None:
         return _Translation(lambda: Llama(dream_config(config, mask_id, known)), dream_name)
     if kind in _masked_lm_kinds():
         return None
-    if kind in BLOCK_CAUSAL:
-        raise ModelError(
-            f"{folder.path} holds a model of type {kind!r}, which is block-causal: a position sees its own block and those "
-            f"before it. Missing here: {BLOCK_CAUSAL[kind]}; give one that sees both sides (LLaDA-8B, iLLaDA, Dream)."
-        )
     raise ModelError(
         f"{folder.path} holds a model of type {kind!r}, which is no masked diffusion model known here; "
         "give a DiT, MDLM, LLaDA, Dream or masked-language-model (BERT, RoBERTa, ModernBERT, …) checkpoint."
@@ -241,7 +238,10 @@ def weights(folder: Folder) -> dict[str, Tensor]:
 def _shards(folder: Folder) -> list[str]:
     if (folder.path / "model.safetensors").is_file() or not (folder.path / "model.safetensors.index.json").is_file():
         return ["model.safetensors"]
-    placed = folder.json("model.safetensors.index.json").get("weight_map", {})
+    index = "model.safetensors.index.json"
+    placed = folder.json(index).get("weight_map")
+    if not isinstance(placed, dict) or not all(isinstance(shard, str) for shard in placed.values()):
+        raise ModelError(f"{folder.path / index} does not say which file holds which weight; copy it again.")
     shards = sorted(set(placed.values()))
     there = {name for shard in shards for name in folder.outlines(shard)}
     if absent := sorted(placed.keys() - there):

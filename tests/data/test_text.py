@@ -178,6 +178,12 @@ def test_a_byte_level_bpe_from_vocabulary_and_merges(tokenizer: Any, tmp_path: P
     assert fingerprint(load_tokenizer(tmp_path)) == fingerprint(tokenizer)
 
 
+def test_a_damaged_file_of_a_tokenizer_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(TextError, match=r"tokenizer_config\.json is damaged"):
+        load_tokenizer(tmp_path)
+
+
 def test_a_mask_changes_the_vocabulary_and_not_the_fingerprint(tokenizer_folder: Path, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(tokenizer_folder)
     before = fingerprint(tokenizer)

@@ -16,7 +16,7 @@ import prism
 from prism.models.folder import ModelError
 from prism.models.hub import load_backbone
 from prism.models.llama import Llama
-from prism.models.published import LORA_TARGETS
+from prism.models.published import LORA_TARGETS, known_tokens
 
 LLADA = {
     "model_type": "llada",
@@ -190,16 +190,68 @@ def test_lora_leaves_the_vocabulary_alone(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"block_type": "sequential"}, "block_type='sequential' is not LLaDA's; it must be 'llama'"),
+        ({"input_emb_norm": True}, "input_emb_norm=True is not LLaDA's; it must be False"),
+        ({"clip_qkv": 8.0}, r"clip_qkv=8\.0 is not LLaDA's; it must be None"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling={.*} is not LLaDA's; it must be None"),
         ({"n_layers": 3}, "lacks layers.2"),
         ({"d_model": None}, "does not describe a llada model"),
         ({"model_type": "gpt2"}, "no masked diffusion model known here"),
         ({"model_type": "sdar"}, "is block-causal: .* Missing here: attention that ends with the block, and quality"),
         ({"model_type": "llada2_moe"}, "is block-causal: .* Missing here: mixtures of experts, attention"),
+        (
+            {"model_type": "llada_moe"},
+            r"type 'llada_moe', which is LLaDA-MoE\. Missing here: mixtures of experts; give",
+        ),
+        ({"num_experts": 64}, r"type 'llada', which is LLaDA-MoE\. Missing here: mixtures of experts; give"),
+        ({"architectures": ["LLaDAMoEModelLM"]}, r"type 'llada', which is LLaDA-MoE\. Missing here: mixtures"),
     ],
 )
 def test_what_it_is_not_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         load_backbone(llada(tmp_path, **changes))
+
+
+PUBLISHED = {"input_emb_norm": False, "clip_qkv": None, "rope_scaling": None, "num_experts": None}
+
+
+def test_what_goes_without_saying_may_be_said(tmp_path: Path) -> None:
+    assert isinstance(load_backbone(llada(tmp_path, **PUBLISHED)), Llama)
+
+
+@pytest.mark.parametrize("index", [{}, {"weight_map": []}, {"weight_map": {"lm_head.weight": 1}}], ids=str)
+def test_an_index_that_places_no_weights_is_named(tmp_path: Path, index: dict[str, Any]) -> None:
+    folder = llada(tmp_path)
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelError, match=r"index\.json does not say which file holds which weight"):
+        load_backbone(folder)
+
+
+UNIGRAM = {"model": {"type": "Unigram", "vocab": [["a", -1.0], ["b", -2.0]]}, "added_tokens": [{"id": 7}]}
+
+
+def test_what_a_tokenizer_knows(tmp_path: Path) -> None:
+    assert known_tokens(tmp_path) is None
+    (tmp_path / "tokenizer.json").write_text(json.dumps(UNIGRAM | {"added_tokens": []}))
+    assert known_tokens(tmp_path) == 2
+    (tmp_path / "tokenizer.json").write_text(json.dumps(UNIGRAM))
+    assert known_tokens(tmp_path) == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("tokenizer.json", "{", r"tokenizer\.json is damaged"),
+        ("tokenizer.json", "{}", r"tokenizer\.json does not say which tokens there are \(KeyError: 'model'\)"),
+        ("tokenizer.json", '{"model": {"vocab": 3}}', r"tokenizer\.json does not say which tokens there are"),
+        ("vocab.json", "[]", r"vocab\.json must hold a JSON object"),
+        ("vocab.json", '{"a": null}', r"vocab\.json does not say which tokens there are"),
+        ("tokenizer_config.json", '{"added_tokens_decoder": ["a"]}', r"tokenizer_config\.json does not say which"),
+    ],
+)
+def test_a_damaged_tokenizer_is_named(tmp_path: Path, name: str, content: str, said: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ModelError, match=said):
+        known_tokens(tmp_path)
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
