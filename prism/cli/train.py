@@ -24,11 +24,11 @@ from prism.cli.command import (
     warn_of_length,
 )
 from prism.data import sudoku
-from prism.data.conversations import Conversation, Conversations, Padding, encode
+from prism.data.conversations import FORMS, Conversation, Conversations, Padding, encode
 from prism.data.shards import Corpus
 from prism.data.text import end_of_text, load_tokenizer, vocabulary_size, with_mask
 from prism.data.windows import TextWindows
-from prism.data.writing import TOKENIZER_FILES, has_tokenizer, load_rows
+from prism.data.writing import TOKENIZER_FILES, has_tokenizer, load_rows, may_be_npy
 from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.samples import weights_digest
 from prism.losses.loss import TrainingLoss
@@ -204,6 +204,8 @@ class _Run(_Corpus, TrainingOptions, Command):
         check_trackers(self.trackers)
         settings = self.build_optimisation()
         Share(settings.batch, settings.accumulate, launched()[0], process=0)  # which refuses what cannot be shared out
+        if not self.makes_boards and (self.boards != recipe.TRAINING_BOARDS or not self.augment):
+            raise ValueError("--boards and --augment are of --data sudoku; leave them out with other data.")
         if self.ends and not Path(self.data).is_dir():
             raise ValueError(f"--ends: only text has ends, a folder of prism tokenize, and not --data {self.data}.")
 
@@ -435,6 +437,8 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
 
     def check(self) -> None:
         super().check()
+        self.check_dataset(None if super().makes_boards else self.data)
+        self._check_data(Path(self.data))
         if self.recipe is not None and self.makes_boards:
             raise ValueError(f"--recipe {self.recipe} learns text and --data sudoku makes boards; {WHAT_TO_LEARN}")
         self.base_dtype()
@@ -446,6 +450,17 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
             if launched()[1] > 1:
                 raise ValueError("--base 4bit cannot be sharded; launch with ddp.yaml, or use --base bfloat16.")
             import_bitsandbytes()
+
+    def _check_data(self, path: Path) -> None:
+        """Whether a file may be what there is to learn from."""
+        if self.makes_boards or path.is_dir() or self.holds_conversations(self.data):
+            return
+        if not (path.is_file() and may_be_npy(path)):
+            why = "neither JSON lines nor a .npy array" if path.is_file() else "no such file"
+            raise ValueError(
+                f"{path}: {why}; to learn conversations name JSON lines (.jsonl), on each {FORMS}; to learn text a folder of "
+                "prism tokenize, or a .npy array of token ids, one sequence a row."
+            )
 
     def run(self) -> dict[str, Any]:
         clock = Stopwatch()

@@ -24,6 +24,8 @@ from prism.training.examples import Examples, shuffled
 
 Message = dict[str, str]
 """role and content."""
+FORMS = '{"prompt": …, "completion": …} or {"messages": [{"role": …, "content": …}, …]}'
+"""What a line may hold."""
 AT_ONCE = 1000
 """Conversations tokenized together: the tokenizer spreads them over the cores."""
 

@@ -118,10 +118,13 @@ def holds_json_lines(path: Path) -> bool:
 def json_lines(path: Path) -> Iterator[tuple[str, Row]]:
     """The objects of a file of JSON lines, compressed or not, each with the place it stands at; blank lines are passed over."""
     with _opened(path) as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
+        for place, (number, line) in enumerate((n, line) for n, line in enumerate(file, 1) if line.strip()):
             where = f"{path}, line {number}"
+            if place == 0 and line.lstrip().startswith("["):
+                raise TextError(
+                    f"{where} begins a list; expected an object on every line. If the file is one list of objects, "
+                    f"jq -c '.[]' {path.name} > lines.jsonl puts each on a line of its own."
+                )
             try:
                 row = json.loads(line)
             except json.JSONDecodeError as error:
@@ -134,7 +137,7 @@ def json_lines(path: Path) -> Iterator[tuple[str, Row]]:
 @contextmanager
 def _opened(path: Path) -> Iterator[TextIOWrapper]:
     try:
-        with OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8") as file:
+        with OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8-sig") as file:  # editors may mark its beginning
             yield file
     except UnicodeDecodeError as error:
         raise TextError(f"{path} is not UTF-8 text ({error.reason}); convert it first.") from error

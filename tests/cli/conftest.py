@@ -63,6 +63,7 @@ def files(tmp_path: Path) -> Path:
     for name in ("cut", "begun"):
         (tmp_path / f"{name}.npy.settings.json").write_text("{}")
     (tmp_path / "good.jsonl").write_text('{"text": "hello"}\n')
+    (tmp_path / "list.json").write_text('[\n  {"prompt": "a", "completion": "b"}\n]\n')
     (tmp_path / "none.jsonl").write_text("\n")
     (tmp_path / "begun" / "training").mkdir(parents=True)
     (tmp_path / "begun" / "training" / "log.jsonl").write_text("")

@@ -459,7 +459,7 @@ def test_weights_are_read_to_the_process_s_own_gpu(
     monkeypatch.setattr("prism.cli.train.import_bitsandbytes", lambda: None)
     monkeypatch.setattr("prism.cli.train.load_backbone", asked)
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (10**5, 10**5))
-    command = parse(finetune(folder, tmp_path / "out", *words))
+    command = parse(finetune(folder, tmp_path / "out", "--batch", "16", *words))
     command.check()
     with pytest.raises(AskedError) as found:
         command.run()
