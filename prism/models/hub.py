@@ -9,6 +9,7 @@ comes with a checkpoint is never run.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +28,9 @@ from prism.models.folder import CorrectorError, Folder, ModelError, check_tensor
 from prism.models.llama import Llama, LlamaConfig
 from prism.models.masked_lm import MaskedLM
 from prism.models.published import dream_config, dream_name, known_tokens, llada_config, llada_name, refusal
+
+LARGE = 1 << 30
+"""Bytes of weights from which on reading them is shown."""
 
 _OURS: dict[str, tuple[type[DiT] | type[Llama], Callable[..., DiTConfig | LlamaConfig]]] = {
     "prism-dit": (DiT, DiTConfig),
@@ -280,14 +284,14 @@ def _load(folder: Folder, translation: _Translation, device: torch.device | str,
 
 @contextmanager
 def _bar(folder: Folder, shards: list[str]) -> Iterator[Callable[[int], object]]:
-    """Progress in bytes, for models large enough to be waited for."""
-    total = sum(folder.file(shard).stat().st_size for shard in shards)
-    if total < 1 << 30:
-        yield lambda size: None
-        return
+    """Progress in bytes, for models large enough to be waited for: on a terminal, by the first of several processes."""
+    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    with Progress(TextColumn("loading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), transient=True) as bar:
+    total, console = sum(folder.file(shard).stat().st_size for shard in shards), Console()
+    hidden = total < LARGE or not console.is_terminal or os.environ.get("RANK", "0") != "0"
+    columns = (TextColumn("loading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task("loading", total=total)
         yield lambda size: bar.advance(task, size)
 

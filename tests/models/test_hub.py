@@ -49,6 +49,28 @@ def test_an_outline_is_the_backbone_without_its_numbers(make, dtype, tmp_path):
     assert outline.device.type == "meta"
 
 
+@pytest.mark.parametrize(
+    ("large", "terminal", "rank", "shown"),
+    [
+        (0, True, "0", True),
+        (0, True, None, True),
+        (0, True, "1", False),
+        (0, False, "0", False),
+        (1 << 30, True, "0", False),
+    ],
+)
+def test_reading_is_shown_once_and_on_a_terminal(large, terminal, rank, shown, tmp_path, monkeypatch, capsys):
+    save_backbone(dit(), tmp_path / "saved")
+    monkeypatch.setattr("prism.models.hub.LARGE", large)
+    monkeypatch.setattr("rich.console.Console.is_terminal", terminal)
+    monkeypatch.delenv("RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("RANK", rank)
+    load_backbone(tmp_path / "saved")
+    said = capsys.readouterr().out
+    assert "loading" in said if shown else said == ""
+
+
 # ── the hub's MDLM ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
