@@ -387,9 +387,19 @@ def test_resuming_with_other_settings(tmp_path: Path) -> None:
         pretrain(tmp_path, tiny_dit(), replace(SETTINGS, rate=Constant()), resume=True)
     with pytest.raises(ValueError, match="was begun with loss=DenoisingLoss"):
         train(tiny_prism(), PrismLoss(), Shuffled(ramps()), SETTINGS, folder=tmp_path, resume=True, progress=False)
-    pretrain(
-        tmp_path, tiny_dit(), replace(SETTINGS, log_every=2, checkpoint_every=2, keep=1, accumulate=2), resume=True
-    )
+    with pytest.raises(ValueError, match=r"was begun with backbone=DiTConfig\(.*dropout=0\.1"):
+        pretrain(tmp_path, tiny_dit(), resume=True)
+    changed = replace(SETTINGS, log_every=2, checkpoint_every=2, keep=1, accumulate=2)
+    pretrain(tmp_path, tiny_dit(dropout=0.1), changed, resume=True)
+
+
+@pytest.mark.parametrize("other", [{"alpha": 8.0}, {"dropout": 0.5}])
+def test_resuming_with_other_lora(tmp_path: Path, other: dict[str, float]) -> None:
+    """Neither leaves a trace in the first weights."""
+    lora = Lora(rank=2, alpha=4.0, targets=("attn_qkv",))
+    finetune(tmp_path, tiny_prism(lora=lora), replace(SETTINGS, steps=4))
+    with pytest.raises(ValueError, match=r"was begun with lora=Lora\(rank=2, alpha=4\.0, .*dropout=0\.0\), not "):
+        finetune(tmp_path, tiny_prism(lora=replace(lora, **other)), replace(SETTINGS, steps=4), resume=True)
 
 
 # ------------------------------------------------------------------------------------------------------------- accidents

@@ -16,10 +16,12 @@ FAILURE, USAGE, INTERRUPTED = 1, 2, 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    smaller = "take something smaller"
     try:
         from prism.cli.parser import parse
 
         command = parse(words)
+        smaller = command.smaller
         command.check()
         result = command.run()
         if command.json is not None:
@@ -39,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("PRISM_TRACEBACK"):
             raise
         if isinstance(error, MemoryError) or "memory" in str(error).lower():
-            return _complain("not enough memory for this; take a smaller --batch, --count, --length or model", FAILURE)
+            return _complain(f"not enough memory for this; {smaller}", FAILURE)
         return _complain(f"{type(error).__name__}: {error} (a bug? PRISM_TRACEBACK=1 shows where)", FAILURE)
     return 0
 

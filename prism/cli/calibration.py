@@ -130,7 +130,7 @@ class EvaluateCalibration(WithModel, Sampling, Command):
         corpus = Corpus.load(data)
         if corpus.recipe.vocab_size > vocab_size:
             raise ValueError(f"{data} has {corpus.recipe.vocab_size:,} token ids; the model knows 0..{vocab_size - 1}.")
-        ends = is_mdlms(self.source()) if self.ends is None else self.ends
+        ends = is_mdlms(self.source(), self.backbone) if self.ends is None else self.ends
         end = end_of_text(load_tokenizer(corpus.folder / "tokenizer")) if ends else None
         windows = TextWindows(corpus.validation, length, end=end)
         if windows.count < self._fitted() + self.samples:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from rich.console import Console
@@ -36,6 +36,9 @@ SUDOKU, STORIES = ASSETS / "sudoku", ASSETS / "stories"
 
 @dataclass(frozen=True, kw_only=True)
 class Command(ABC):
+    smaller: ClassVar[str] = "take a smaller --batch, --count, --length or model"
+    """What to do where memory is not enough."""
+
     json: Path | None = None
     """Write the result and its run record to this file."""
 
@@ -101,6 +104,8 @@ class WithModel(OnDevice):
     model: str | None = None
     """A folder or hub name: a model made by `prism finetune` or `prism pretrain`, or a masked language model of transformers.
     An embedded one if left out: of Sudoku or, where a command may be given anything but a board, of stories."""
+    backbone: str | None = None
+    """Folder or hub name of the backbone --model was trained on, if it is no longer where it was then."""
     mask_id: int | None = None
     """The mask token, for models whose config does not name it."""
 
@@ -111,7 +116,8 @@ class WithModel(OnDevice):
     def loaded(self) -> Any:
         """The model as it was saved."""
         dtype, device = self.torch_dtype(), str(self.torch_device())
-        return load_model(self.source(), dtype=dtype, device=device, mask_id=self.mask_id).eval()
+        found = load_model(self.source(), dtype=dtype, device=device, mask_id=self.mask_id, backbone=self.backbone)
+        return found.eval()
 
     def source(self) -> str:
         """The folder or hub name of the model."""
@@ -127,7 +133,7 @@ class WithModel(OnDevice):
 
     def writing(self, model: Any) -> Writing:
         """The tokenizer beside the model or its backbone, wherever they came from; boards or ids without one."""
-        beside = next(filter(has_tokenizer, folders(self.source())), None)
+        beside = next(filter(has_tokenizer, folders(self.source(), self.backbone)), None)
         return writing_for(beside, model.facts.vocab_size, own_length(model))
 
 
@@ -164,7 +170,7 @@ class WithCorrector(WithModel):
             both = Judged(writer, judge)
         except ValueError as error:
             raise ValueError(f"--corrector {corrector}: {error}") from error
-        ours, theirs = (_tokenizer_of(name) for name in (self.source(), corrector))
+        ours, theirs = _tokenizer_of(self.source(), self.backbone), _tokenizer_of(corrector)
         if ours is not None and theirs is not None and ours != theirs:
             raise ValueError(
                 f"--corrector {corrector}: its tokenizer is not that of {self.source()}, so the same ids are other words to "
@@ -173,9 +179,9 @@ class WithCorrector(WithModel):
         return both
 
 
-def _tokenizer_of(model: str) -> str | None:
+def _tokenizer_of(model: str, backbone: str | None = None) -> str | None:
     """What tells the model's tokenizer from others; None where none lies beside it."""
-    folder = next(filter(has_tokenizer, folders(model)), None)
+    folder = next(filter(has_tokenizer, folders(model, backbone)), None)
     return None if folder is None else fingerprint(load_tokenizer(folder))
 
 

@@ -290,7 +290,7 @@ class EvaluateText(_Generates):
         return [_marked(Text(tokenizer).text(row), end_mark(tokenizer), mark) for row in rows]
 
     def _ends(self) -> bool:
-        return self.model is not None and is_mdlms(self.model) if self.ends is None else self.ends
+        return self.model is not None and is_mdlms(self.model, self.backbone) if self.ends is None else self.ends
 
 
 @dataclass(frozen=True, kw_only=True)

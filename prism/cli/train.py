@@ -8,8 +8,9 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from prism.cli.command import (
@@ -23,11 +24,11 @@ from prism.cli.command import (
     warn_of_length,
 )
 from prism.data import sudoku
-from prism.data.conversations import Conversation, Conversations, Padding, encode
+from prism.data.conversations import FORMS, Conversation, Conversations, Padding, encode
 from prism.data.shards import Corpus
 from prism.data.text import end_of_text, load_tokenizer, vocabulary_size, with_mask
 from prism.data.windows import TextWindows
-from prism.data.writing import TOKENIZER_FILES, has_tokenizer, load_rows
+from prism.data.writing import TOKENIZER_FILES, has_tokenizer, load_rows, may_be_npy
 from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.samples import weights_digest
 from prism.losses.loss import TrainingLoss
@@ -35,10 +36,10 @@ from prism.losses.masking import Batch
 from prism.losses.prism import PrismLoss
 from prism.models.adapt import adapt, widening
 from prism.models.attach import PrismModel, attach
-from prism.models.backbone import Backbone
+from prism.models.backbone import Backbone, Facts
 from prism.models.dit import DiT, DiTConfig
-from prism.models.four_bit import import_bitsandbytes, in_four_bits
-from prism.models.hub import load_backbone, locate, save_backbone
+from prism.models.four_bit import import_bitsandbytes, in_four_bits, outline_in_four_bits
+from prism.models.hub import load_backbone, locate, outline_backbone, save_backbone
 from prism.models.llama import Llama
 from prism.recipes import sudoku as recipe
 from prism.recipes.adapting import adapt_to
@@ -51,10 +52,14 @@ from prism.recipes.training import (
     held_out_loss,
 )
 from prism.training import Examples, Shuffled, calibrate, train, use_ema, whole_state
+from prism.training.folder import check_new
+from prism.training.loop import check_trackers
 from prism.training.memory import Memory, estimate
+from prism.training.meter import Share
 from prism.training.sharding import launched
 
 DEFAULT_LENGTH = 1024
+WHAT_TO_LEARN = "say what to learn from: --data chat.jsonl, a folder of prism tokenize or a .npy file, or --dataset."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +82,10 @@ class _Corpus:
     ends: bool = False
     """Text: put every sequence between two end-of-text tokens, as MDLM's checkpoints learnt it."""
 
+    @property
+    def makes_boards(self) -> bool:
+        return self.data == "sudoku"
+
     def tokens_of(self, own: int | None) -> int:
         """Of a sequence, for a model that was trained for `own` of them, if it was trained and says so."""
         length = min(own or DEFAULT_LENGTH, DEFAULT_LENGTH) if self.length is None else self.length
@@ -88,7 +97,7 @@ class _Corpus:
         """`vocab_size` and `own`, the length it was trained for, are those of the model, if there is one."""
         if self.held_out < 1:
             raise ValueError(f"--held_out {self.held_out}: keep at least 1 sequence apart to measure the loss on.")
-        if self.data == "sudoku":
+        if self.makes_boards:
             return self._boards(seed)
         if Path(self.data).is_dir():
             return self._text(seed, vocab_size, self.tokens_of(own))
@@ -101,17 +110,19 @@ class _Corpus:
         learn, aside = rows[: -self.held_out], rows[-self.held_out :].long()
         examples = recipe.examples(learn, seed=seed, augment=self.augment)
         held_out = Batch(aside, recipe.cells_only(len(aside)))
-        return _Material(examples, held_out, len(learn), sudoku.VOCABULARY, sudoku.MASK)
+        content = hashlib.sha256(rows.numpy().data).hexdigest()
+        return _Material(examples, held_out, len(learn), sudoku.VOCABULARY, sudoku.MASK, content)
 
     def _rows(self, seed: int, vocab_size: int | None) -> _Material:
-        rows = torch.from_numpy(load_rows(Path(self.data), vocab_size or 1 << 31).astype("int64"))
+        stored = np.ascontiguousarray(load_rows(Path(self.data), vocab_size or 1 << 31))
+        rows, content = torch.from_numpy(stored.astype("int64")), hashlib.sha256(stored.data).hexdigest()
         if len(rows) <= self.held_out:
             raise ValueError(
                 f"{self.data} has {len(rows)} sequences; --held_out {self.held_out} leaves none to learn from."
             )
         learn, aside = rows[: -self.held_out], rows[-self.held_out :]
         vocab_size = vocab_size or int(rows.max()) + 2
-        return _Material(Shuffled(learn, seed=seed), Batch(aside), len(learn), vocab_size, mask_id=vocab_size - 1)
+        return _Material(Shuffled(learn, seed=seed), Batch(aside), len(learn), vocab_size, vocab_size - 1, content)
 
     def _text(self, seed: int, vocab_size: int | None, length: int) -> _Material:
         corpus = Corpus.load(Path(self.data))
@@ -134,8 +145,8 @@ class _Corpus:
         held_out = TextWindows(corpus.validation, length, end=end).read(range(self.held_out))
         tokenizer = with_mask(tokenizer)
         vocab_size = vocab_size or vocabulary_size(tokenizer)
-        text = _Text(corpus, tokenizer)
-        return _Material(examples, Batch(held_out), examples.count, vocab_size, tokenizer.mask_token_id, text)
+        text, mask_id = _Text(corpus, tokenizer), tokenizer.mask_token_id
+        return _Material(examples, Batch(held_out), examples.count, vocab_size, mask_id, corpus.digest(), text)
 
 
 @dataclass(frozen=True)
@@ -155,6 +166,8 @@ class _Material:
     """Sequences to learn from."""
     vocab_size: int
     mask_id: int
+    content: str
+    """A digest of all there is to learn from, in its own order."""
     text: _Text | None = None
 
     @property
@@ -162,8 +175,8 @@ class _Material:
         return self.held_out.tokens.shape[1]
 
     def digest(self) -> str:
-        """Tells this material from any other: how much it is, the first sequences to learn from, and those held out."""
-        digest = hashlib.sha256(f"{self.count} {self.vocab_size} {self.mask_id}".encode())
+        """Tells this material from any other: what it holds, the first sequences as they are learned, and those held out."""
+        digest = hashlib.sha256(f"{self.count} {self.vocab_size} {self.mask_id} {self.content}".encode())
         for batch in (self.examples.batch(range(8), torch.device("cpu")), self.held_out):
             for part in (batch.tokens, batch.maskable, batch.attend):
                 digest.update(b"-" if part is None else f"{tuple(part.shape)}".encode() + part.cpu().numpy().tobytes())
@@ -172,6 +185,10 @@ class _Material:
 
 @dataclass(frozen=True, kw_only=True)
 class _Run(_Corpus, TrainingOptions, Command):
+    smaller: ClassVar[str] = (
+        "take a larger --accumulate, --recompute true, a shorter --length, or more GPUs and fsdp2.yaml"
+    )
+
     output: Path
     """Folder for the model; checkpoints and log lie in its `training` folder."""
     resume: bool = False
@@ -182,8 +199,40 @@ class _Run(_Corpus, TrainingOptions, Command):
     def check(self) -> None:
         super().check()
         check_folder("--output", self.output)
+        if not self.resume:
+            check_new(self.training)
+        check_trackers(self.trackers)
+        settings = self.build_optimisation()
+        Share(settings.batch, settings.accumulate, launched()[0], process=0)  # which refuses what cannot be shared out
+        if not self.makes_boards and (self.boards != recipe.TRAINING_BOARDS or not self.augment):
+            raise ValueError("--boards and --augment are of --data sudoku; leave them out with other data.")
         if self.ends and not Path(self.data).is_dir():
             raise ValueError(f"--ends: only text has ends, a folder of prism tokenize, and not --data {self.data}.")
+
+    def announce(self, model: Backbone | PrismModel, loss: TrainingLoss, material: _Material) -> None:
+        """What is to come, and whether there is room for it; of a model that may be an outline on the meta device."""
+        processes, shards = launched()
+        turns = loss.passes_by_turn  # alone, each goes its way back before the next begins
+        passes = max(turns) if processes == 1 else sum(turns)
+        settings, rows, length = self.build_optimisation(), self.rows_at_once, material.length
+        needed = estimate(model, settings, rows=rows, length=length, passes=passes, shards=shards)
+        learning = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        console.print(
+            f"{parameters(model):,} parameters, {learning:,} of them learn; "
+            f"{material.count:,} sequences of {length} tokens, {self.steps:,} steps of {self.batch}"
+        )
+        console.print(told(needed, rows, length))
+        console.print(warned(needed, _room_for(model), self.smaller), end="")
+
+    @property
+    def training(self) -> Path:
+        """Where checkpoints and log lie."""
+        return self.output / "training"
+
+    @property
+    def rows_at_once(self) -> int:
+        """Sequences a process learns from between two looks back."""
+        return max(1, self.batch // (launched()[0] * self.accumulate))
 
     def fit(
         self,
@@ -195,25 +244,13 @@ class _Run(_Corpus, TrainingOptions, Command):
     ) -> _Fitted:
         """Train, and take the averaged weights. A run that is resumed must begin with the same weights and the same data."""
         same = {"data": material.digest(), "first_weights": weights_digest(model)[:16]}
-        learning = sum(p.numel() for p in model.parameters() if p.requires_grad)
-        processes, shards = launched()
-        rows, settings = max(1, self.batch // (processes * self.accumulate)), self.build_optimisation()
-        turns = loss.passes_by_turn  # alone, each goes its way back before the next begins
-        passes = max(turns) if processes == 1 else sum(turns)
-        needed = estimate(model, settings, rows=rows, length=material.length, passes=passes, shards=shards)
-        console.print(
-            f"{parameters(model):,} parameters, {learning:,} of them learn; "
-            f"{material.count:,} sequences of {material.length} tokens, {self.steps:,} steps of {self.batch}"
-        )
-        console.print(told(needed, rows, material.length))
-        console.print(warned(needed, _room_for(model)), end="")
-
+        rows, settings = self.rows_at_once, self.build_optimisation()
         trained = train(
             model,
             loss,
             material.examples,
             settings,
-            folder=self.output / "training",
+            folder=self.training,
             resume=self.resume,
             evaluate=held_out_loss(loss, material.held_out, at_once=rows),
             each_step=each_step,
@@ -255,13 +292,10 @@ def told(needed: Memory, rows: int, length: int) -> str:
     )
 
 
-def warned(needed: Memory, free: int | None) -> str:
+def warned(needed: Memory, free: int | None, smaller: str) -> str:
     if free is None or needed.total <= free:
         return ""
-    return (
-        f"[yellow]The GPU has {free / 1e9:.1f} GB free. Take a larger --accumulate, --recompute true, a shorter --length, LoRA "
-        "on --base bfloat16 or --base 4bit, or more GPUs and fsdp2.yaml.[/yellow]\n"
-    )
+    return f"[yellow]The GPU has {free / 1e9:.1f} GB free; {smaller}.[/yellow]\n"
 
 
 def _room_for(model: Backbone | PrismModel) -> int | None:
@@ -319,6 +353,7 @@ class Pretrain(MaskingOptions, _Run):
         material = self.read(self.seed, self.vocab_size)
         torch.manual_seed(self.seed)
         model = DiT(self._config(material))
+        self.announce(model, loss, material)
         fitted = self.fit(model, loss, material)
         record = clock.record("pretrain", self, seed=self.seed, model=model)
         if fitted.is_main:
@@ -356,10 +391,11 @@ class Adapt(MaskingOptions, _Run):
         loss, _ = self.build_denoising(), self.build_optimisation()
         if not 0 <= self.widen <= self.steps:
             raise ValueError(f"--widen {self.widen}: must be in 0..{self.steps}, or attention is not whole at the end.")
-        if self.data == "sudoku":
+        if self.makes_boards:
             raise ValueError("--data sudoku: boards are not text; name a folder of prism tokenize or a .npy file.")
         material = self.read(self.seed)
         model = self._start(material)
+        self.announce(model, loss, material)
         notes = {"shifted": self.shifted, "widen": self.widen}
         fitted = self.fit(model, loss, material, widening(model, self.widen), notes)
         model.future = 1.0  # also after a resumed run that had nothing left to do
@@ -386,6 +422,8 @@ class Adapt(MaskingOptions, _Run):
 class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
     """Attach a quality head to a masked diffusion model and train it with the PRISM loss."""
 
+    smaller: ClassVar[str] = f"{_Run.smaller}, or LoRA (--lora_rank) on --base bfloat16 or --base 4bit"
+
     recipe: str | None = None
     """Begin from the settings of a published run, llada; whatever else is given here goes before them."""
     model: str
@@ -393,8 +431,16 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
     mask_id: int | None = None
     """The mask token, for models whose config does not name it."""
 
+    @property
+    def makes_boards(self) -> bool:
+        return self.dataset is None and super().makes_boards
+
     def check(self) -> None:
         super().check()
+        self.check_dataset(None if super().makes_boards else self.data)
+        self._check_data(Path(self.data))
+        if self.recipe is not None and self.makes_boards:
+            raise ValueError(f"--recipe {self.recipe} learns text and --data sudoku makes boards; {WHAT_TO_LEARN}")
         self.base_dtype()
         self.build_padding()
         self.build_too_long()
@@ -405,10 +451,20 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
                 raise ValueError("--base 4bit cannot be sharded; launch with ddp.yaml, or use --base bfloat16.")
             import_bitsandbytes()
 
+    def _check_data(self, path: Path) -> None:
+        """Whether a file may be what there is to learn from."""
+        if self.makes_boards or path.is_dir() or self.holds_conversations(self.data):
+            return
+        if not (path.is_file() and may_be_npy(path)):
+            why = "neither JSON lines nor a .npy array" if path.is_file() else "no such file"
+            raise ValueError(
+                f"{path}: {why}; to learn conversations name JSON lines (.jsonl), on each {FORMS}; to learn text a folder of "
+                "prism tokenize, or a .npy array of token ids, one sequence a row."
+            )
+
     def run(self) -> dict[str, Any]:
         clock = Stopwatch()
-        loss, lora = self.build_loss(), self.build_lora()
-        self.build_optimisation()
+        loss, _ = self.build_loss(), self.build_optimisation()
         if self.head == "none" and self.target == "quality":
             raise ValueError("--head none has nothing to learn quality with; give a head, or --target likelihood.")
         inside = Path(self.model) / "backbone"  # where prism pretrain puts it
@@ -416,30 +472,54 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
         local = inside if inside.is_dir() else Path(self.model)
         source = str(local.resolve()) if local.is_dir() else self.model
         found = list(self.read_conversations(self.data)) if self.holds_conversations(self.data) else None
-        home = _home(packed=self.in_four_bits)
-        backbone = load_backbone(source, dtype=self.base_dtype(), device=home, mask_id=self.mask_id)
-        if found is None:
-            material = self.read(self.seed, backbone.facts.vocab_size, own_length(backbone))
-        else:
-            material = self._conversations(found, backbone, beside)
-        warn_of_length(backbone, material.length)
-        if material.text is not None and has_tokenizer(beside):
-            material.text.corpus.require_tokenizer(load_tokenizer(beside), f"that of {self.model}")
-        if self.in_four_bits:
-            backbone = in_four_bits(backbone, _own_gpu())
-        torch.manual_seed(self.seed)
-        model = attach(
-            backbone,
-            self.build_head(backbone.facts.hidden_size),
-            lora=lora,
-            tune_backbone=self.backbone_learns,
-        )
+        outline = outline_backbone(source, dtype=self.base_dtype(), mask_id=self.mask_id)
+        material = self._material(found, outline, beside)
+        warn_of_length(outline, material.length)
+        self.announce(self._outlined(outline), loss, material)
+        model = self._loaded(source)
         fitted = self.fit(model, loss, material)
         record = clock.record("finetune", self, seed=self.seed, model=model)
         if fitted.is_main:
             self._save(model, fitted, source, beside, loss)
             show_record(record)
         return {"held_out": fitted.held_out, "calibration": fitted.calibration, "record": plain(record)}
+
+    def _outlined(self, backbone: Backbone) -> PrismModel:
+        """What will learn, on the meta device."""
+        with torch.device("meta"):
+            return self._attached(outline_in_four_bits(backbone) if self.in_four_bits else backbone)
+
+    def _loaded(self, source: str) -> PrismModel:
+        """What will learn, with its weights."""
+        home = _home(packed=self.in_four_bits)
+        backbone = load_backbone(source, dtype=self.base_dtype(), device=home, mask_id=self.mask_id)
+        if self.in_four_bits:
+            backbone = in_four_bits(backbone, _own_gpu())
+        torch.manual_seed(self.seed)
+        return self._attached(backbone)
+
+    def _attached(self, backbone: Backbone) -> PrismModel:
+        head, lora = self.build_head(backbone.facts.hidden_size), self.build_lora()
+        return attach(backbone, head, lora=lora, tune_backbone=self.backbone_learns)
+
+    def _material(self, found: list[Conversation] | None, backbone: Backbone, beside: Path) -> _Material:
+        """For the backbone, which may be an outline."""
+        if found is not None:
+            return self._conversations(found, backbone, beside)
+        if self.makes_boards:
+            self._check_boards(backbone.facts)
+        material = self.read(self.seed, backbone.facts.vocab_size, own_length(backbone))
+        if material.text is not None and has_tokenizer(beside):
+            material.text.corpus.require_tokenizer(load_tokenizer(beside), f"that of {self.model}")
+        return material
+
+    def _check_boards(self, facts: Facts) -> None:
+        """Whether the model knows what boards are made of, and no more."""
+        if (facts.vocab_size, facts.mask_id) != (sudoku.VOCABULARY, sudoku.MASK):
+            raise ValueError(
+                f"--data sudoku makes boards, with vocabulary {sudoku.VOCABULARY} and mask {sudoku.MASK}, and {self.model} has "
+                f"vocabulary {facts.vocab_size:,} and mask {facts.mask_id}; {WHAT_TO_LEARN}"
+            )
 
     def _conversations(self, found: list[Conversation], backbone: Backbone, beside: Path) -> _Material:
         if not has_tokenizer(beside):
@@ -475,7 +555,8 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
             f"{kept:,} conversations ({encoded.dropped:,} dropped and {encoded.truncated:,} cut short, being longer than "
             f"{length} tokens); {answers:,} tokens of answers and {learned:,} of padding to learn"
         )
-        return _Material(learn, aside.read(range(len(aside))), len(learn), facts.vocab_size, facts.mask_id)
+        held_out = aside.read(range(len(aside)))
+        return _Material(learn, held_out, len(learn), facts.vocab_size, facts.mask_id, rows.digest())
 
     def _save(self, model: PrismModel, fitted: _Fitted, source: str, beside: Path, loss: PrismLoss) -> None:
         notes = {"loss": plain(loss), "training": plain(self.build_optimisation()), "held_out": fitted.held_out}

@@ -7,6 +7,7 @@ after it.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -23,6 +24,8 @@ from prism.training.examples import Examples, shuffled
 
 Message = dict[str, str]
 """role and content."""
+FORMS = '{"prompt": …, "completion": …} or {"messages": [{"role": …, "content": …}, …]}'
+"""What a line may hold."""
 AT_ONCE = 1000
 """Conversations tokenized together: the tokenizer spreads them over the cores."""
 
@@ -41,9 +44,9 @@ class Conversation:
 def conversations(
     rows: Iterable[tuple[str, Row]], *, prompt: str = "prompt", completion: str = "completion"
 ) -> Iterator[Conversation]:
-    """Rows with `messages`, or with a text under each of two names."""
+    """Rows with `messages`, or with a text under each of two names. In a table that has both, what a row lacks is None."""
     for where, row in rows:
-        if "messages" in row:
+        if row.get("messages") is not None:
             yield _of_messages(where, row["messages"])
         else:
             asked, answer = _text(where, row, prompt), _text(where, row, completion)
@@ -63,8 +66,9 @@ def _of_messages(where: str, messages: Any) -> Conversation:
 
 def _text(where: str, row: Row, field: str) -> str:
     if not isinstance(row.get(field), str):
+        there = [name for name, value in row.items() if value is not None]
         raise TextError(
-            f"{where} has no text under {field!r}, and no messages; it has {', '.join(row) or 'nothing'}. "
+            f"{where} has no text under {field!r}, and no messages; it has {', '.join(there) or 'nothing'}. "
             "Name the fields that hold prompt and completion."
         )
     return row[field]
@@ -237,6 +241,13 @@ class Conversations(Examples):
         begins = torch.tensor([exchange.prompt for exchange in some])[:, None]
         ends = torch.tensor([len(exchange.tokens) for exchange in some])[:, None]
         return Batch(tokens, place >= begins, None if self.padding is Padding.LEARNED else place < ends)
+
+    def digest(self) -> str:
+        """A sha256 of all exchanges."""
+        digest = hashlib.sha256()
+        for exchange in self.exchanges:
+            digest.update(f"{len(exchange.tokens)} {exchange.prompt} ".encode() + exchange.tokens.tobytes())
+        return digest.hexdigest()
 
     def split(self, held_out: int, seed: int = 0) -> tuple[Conversations, Conversations]:
         """To learn from, and `held_out` drawn at random to measure on."""

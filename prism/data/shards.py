@@ -156,6 +156,10 @@ class Corpus:
                 "again with that one."
             )
 
+    def digest(self) -> str:
+        """A sha256 of all tokens, by those of the files."""
+        return _digest({name: [shard.sha256 for shard in split.shards] for name, split in self.splits.items()})
+
     def _stream(self, split: str) -> Stream:
         shards = self.splits[split].shards
         return Stream(tuple(np.memmap(self.folder / shard.name, self.recipe.dtype, "r") for shard in shards))

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from prism.models.folder import first_line
+from prism.models.folder import Folder, first_line
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 Row = dict[str, Any]
@@ -118,10 +118,13 @@ def holds_json_lines(path: Path) -> bool:
 def json_lines(path: Path) -> Iterator[tuple[str, Row]]:
     """The objects of a file of JSON lines, compressed or not, each with the place it stands at; blank lines are passed over."""
     with _opened(path) as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
+        for place, (number, line) in enumerate((n, line) for n, line in enumerate(file, 1) if line.strip()):
             where = f"{path}, line {number}"
+            if place == 0 and line.lstrip().startswith("["):
+                raise TextError(
+                    f"{where} begins a list; expected an object on every line. If the file is one list of objects, "
+                    f"jq -c '.[]' {path.name} > lines.jsonl puts each on a line of its own."
+                )
             try:
                 row = json.loads(line)
             except json.JSONDecodeError as error:
@@ -134,7 +137,7 @@ def json_lines(path: Path) -> Iterator[tuple[str, Row]]:
 @contextmanager
 def _opened(path: Path) -> Iterator[TextIOWrapper]:
     try:
-        with OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8") as file:
+        with OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8-sig") as file:  # editors may mark its beginning
             yield file
     except UnicodeDecodeError as error:
         raise TextError(f"{path} is not UTF-8 text ({error.reason}); convert it first.") from error
@@ -199,8 +202,8 @@ def dataset_rows(name: str, config: str | None, split: str, skip: int = 0) -> It
     """The rows of a dataset of the hub, or of a folder in one of its layouts, each with its place; streamed."""
     with _datasets(name) as datasets:
         rows = datasets.load_dataset(name, config, split=split, streaming=True)
-    for number, row in enumerate(rows.skip(skip), skip + 1):
-        yield f"{name}, row {number}", row
+        for number, row in enumerate(rows.skip(skip), skip + 1):
+            yield f"{name}, row {number}", row
 
 
 def _revision(name: str, config: str | None) -> str | None:
@@ -211,7 +214,7 @@ def _revision(name: str, config: str | None) -> str | None:
 
 @contextmanager
 def _datasets(name: str) -> Iterator[Any]:
-    """The package, while it opens a dataset."""
+    """The package, while it opens and reads a dataset."""
     try:
         import datasets
     except ImportError as error:
@@ -249,8 +252,8 @@ def load_tokenizer(name: str | Path) -> Any:
 
 
 def _brings_code(folder: Path) -> bool:
-    configs = (folder / name for name in ("config.json", "tokenizer_config.json"))
-    return any(config.is_file() and "auto_map" in json.loads(config.read_text(encoding="utf-8")) for config in configs)
+    configs = (name for name in ("config.json", "tokenizer_config.json") if (folder / name).is_file())
+    return any("auto_map" in Folder(folder, TextError).json(name) for name in configs)
 
 
 def check_vocabulary(size: int) -> None:

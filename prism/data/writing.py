@@ -142,7 +142,7 @@ def writing_for(folder: Path | None, vocab_size: int, length: int | None) -> Wri
     return Numbers(vocab_size)
 
 
-def _may_be_npy(path: Path) -> bool:
+def may_be_npy(path: Path) -> bool:
     """By how it begins; a file with nothing in it may be becoming one."""
     with path.open("rb") as file:
         return file.read(len(MAGIC_PREFIX)) in (MAGIC_PREFIX, b"")
@@ -155,7 +155,7 @@ def load_rows(path: Path, vocab_size: int) -> np.ndarray:
         raise ValueError(f"{path}: no such file; expected {expected}.")
     if path.is_dir():
         raise ValueError(f"{path}: a folder, and not of prism tokenize; name one, or a .npy array of token ids.")
-    if not _may_be_npy(path):
+    if not may_be_npy(path):
         raise ValueError(
             f"{path}: not a .npy array of numbers; write one with numpy.save, or, of text, make a folder with prism tokenize "
             "first and name that."

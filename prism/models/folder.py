@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import torch
 from torch import Tensor
 
 LOCK = ".lock"
@@ -58,10 +59,10 @@ class Folder:
             for key in file.keys():  # noqa: SIM118 (no mapping)
                 yield key, _aligned(file.get_tensor(key))
 
-    def shapes(self, name: str) -> dict[str, list[int]]:
-        """The shapes of its tensors, without reading them."""
+    def outlines(self, name: str) -> dict[str, Tensor]:
+        """Its tensors' shapes and types, on the meta device and without reading them."""
         with self._opened(name, "cpu") as file:
-            return {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
+            return {key: _outline(file.get_slice(key)) for key in file.keys()}  # noqa: SIM118
 
     @contextmanager
     def _opened(self, name: str, device: str) -> Iterator[Any]:
@@ -102,6 +103,11 @@ class Folder:
         if not self.path.is_dir():
             return False
         return not any(self.path.iterdir()) or any((self.path / marker).is_file() for marker in markers)
+
+
+def _outline(stored: Any) -> Tensor:
+    shape = stored.get_shape()
+    return torch.empty(shape, dtype=(stored[:0] if shape else stored[...]).dtype, device="meta")
 
 
 def _aligned(tensor: Tensor) -> Tensor:

@@ -9,10 +9,11 @@ comes with a checkpoint is never run.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,10 @@ from prism.models.dit import DiT, DiTConfig
 from prism.models.folder import CorrectorError, Folder, ModelError, check_tensors, first_line, write_json, write_tensors
 from prism.models.llama import Llama, LlamaConfig
 from prism.models.masked_lm import MaskedLM
-from prism.models.published import BLOCK_CAUSAL, dream_config, dream_name, known_tokens, llada_config, llada_name
+from prism.models.published import dream_config, dream_name, known_tokens, llada_config, llada_name, refusal
+
+LARGE = 1 << 30
+"""Bytes of weights from which on reading them is shown."""
 
 _OURS: dict[str, tuple[type[DiT] | type[Llama], Callable[..., DiTConfig | LlamaConfig]]] = {
     "prism-dit": (DiT, DiTConfig),
@@ -59,35 +63,58 @@ def load_backbone(
     needed where it says nothing.
     """
     folder = Folder(locate(name_or_path))
+    backbone: Backbone
+    if (translation := _translated(folder, mask_id)) is None:
+        backbone = MaskedLM.from_pretrained(folder.path, mask_id, dtype=dtype)
+    else:
+        backbone = _load(folder, translation, device, dtype)
+    return backbone.to(device=device, dtype=dtype).eval()
+
+
+def outline_backbone(
+    name_or_path: str | PathLike[str], *, dtype: torch.dtype | None = None, mask_id: int | None = None
+) -> Backbone:
+    """The backbone `load_backbone` would give, on the meta device: what it knows and what room it takes, before it is read."""
+    folder = Folder(locate(name_or_path))
+    translation = _translated(folder, mask_id)
+    backbone = MaskedLM.outline(folder.path, mask_id) if translation is None else _outline(folder, translation)
+    return backbone.to(dtype=dtype).eval()
+
+
+@dataclass(frozen=True)
+class _Translation:
+    """What files of one format are here."""
+
+    make: Callable[[], Backbone]
+    rename: Callable[[str], str | None] = lambda name: name
+    """Our name of a weight; None for one we do not need."""
+
+
+def _translated(folder: Folder, mask_id: int | None) -> _Translation | None:
+    """None where transformers itself knows the model, a masked language model."""
     config = folder.json("config.json")
     kind = config.get("model_type")
+    if (why := refusal(config)) is not None:
+        raise ModelError(f"{folder.path} holds a model of type {kind!r}, which {why}")
     chosen = {} if mask_id is None else {"mask_id": mask_id}
-    backbone: Backbone
     if kind in _OURS:
         settings = {key: value for key, value in config.items() if key != "model_type"}
         model_type, configured = _OURS[kind]
-        backbone = _load(folder, lambda: model_type(configured(**settings | chosen)), device, dtype)  # type: ignore[arg-type]
-    elif kind == "mdlm":
+        return _Translation(lambda: model_type(configured(**settings | chosen)))  # type: ignore[arg-type]
+    if kind == "mdlm":
         settings = _mdlm_settings(config, folder) | chosen
-        backbone = _load(folder, lambda: DiT(DiTConfig(**settings)), device, dtype, _mdlm_name)
-    elif kind == "llada":
-        backbone = _load(folder, lambda: Llama(llada_config(config, mask_id)), device, dtype, llada_name)
-    elif kind == "Dream":
+        return _Translation(lambda: DiT(DiTConfig(**settings)), _mdlm_name)
+    if kind == "llada":
+        return _Translation(lambda: Llama(llada_config(config, mask_id)), llada_name)
+    if kind == "Dream":
         known = known_tokens(folder.path)
-        backbone = _load(folder, lambda: Llama(dream_config(config, mask_id, known)), device, dtype, dream_name)
-    elif kind in _masked_lm_kinds():
-        backbone = MaskedLM.from_pretrained(folder.path, mask_id, dtype=dtype)
-    elif kind in BLOCK_CAUSAL:
-        raise ModelError(
-            f"{folder.path} holds a model of type {kind!r}, which is block-causal: a position sees its own block and those "
-            f"before it. Missing here: {BLOCK_CAUSAL[kind]}; give one that sees both sides (LLaDA-8B, iLLaDA, Dream)."
-        )
-    else:
-        raise ModelError(
-            f"{folder.path} holds a model of type {kind!r}, which is no masked diffusion model known here; "
-            "give a DiT, MDLM, LLaDA, Dream or masked-language-model (BERT, RoBERTa, ModernBERT, …) checkpoint."
-        )
-    return backbone.to(device=device, dtype=dtype).eval()
+        return _Translation(lambda: Llama(dream_config(config, mask_id, known)), dream_name)
+    if kind in _masked_lm_kinds():
+        return None
+    raise ModelError(
+        f"{folder.path} holds a model of type {kind!r}, which is no masked diffusion model known here; "
+        "give a DiT, MDLM, LLaDA, Dream or masked-language-model (BERT, RoBERTa, ModernBERT, …) checkpoint."
+    )
 
 
 def save_backbone(backbone: Backbone, path: str | PathLike[str], *, state: Mapping[str, Tensor] | None = None) -> None:
@@ -122,40 +149,61 @@ def load_model(
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
     mask_id: int | None = None,
+    backbone: str | PathLike[str] | None = None,
 ) -> PrismModel | Backbone:
-    """What `save_model` wrote, a corrector folder that names its backbone, or a bare backbone."""
+    """What `save_model` wrote, a corrector folder that names its backbone, or a bare backbone.
+
+    `backbone` says where the backbone of a corrector is, if no longer where it was when the corrector was trained.
+    """
     path = locate(name_or_path)
     corrector = path if is_corrector(path) else path / "corrector"
     if not is_corrector(corrector):
-        source = path / "backbone" if (path / "backbone").is_dir() else path
-        return load_backbone(source, dtype=dtype, device=device, mask_id=mask_id)
-    base = describe(corrector)
-    if not base.name:
-        raise CorrectorError(f"{corrector} does not say where its backbone is; load that and use load(path, backbone).")
-    beside = corrector / base.name
-    backbone = load_backbone(
-        beside if beside.is_dir() else base.name,
-        dtype=dtype,
-        device=device,
-        mask_id=base.mask_id if mask_id is None else mask_id,
-    )
-    return load(corrector, backbone)
+        if backbone is not None:
+            raise ModelError(
+                f"{path} is no corrector: it has a backbone of its own. Leave --backbone (backbone=…) out."
+            )
+        return load_backbone(_bare(path), dtype=dtype, device=device, mask_id=mask_id)
+    mask_id = describe(corrector).mask_id if mask_id is None else mask_id
+    return load(corrector, load_backbone(_base_of(corrector, backbone), dtype=dtype, device=device, mask_id=mask_id))
 
 
-def folders(name_or_path: str | PathLike[str]) -> Iterator[Path]:
-    """Where what belongs to a model may lie: its own folder first, then its backbone's."""
+def folders(name_or_path: str | PathLike[str], backbone: str | PathLike[str] | None = None) -> Iterator[Path]:
+    """Where what belongs to a model may lie: its own folder first, then its backbone's, told as to `load_model`."""
     path = locate(name_or_path)
     yield path
     if (path / "backbone").is_dir():
         yield path / "backbone"
     for corrector in (path, path / "corrector"):
-        if is_corrector(corrector) and (base := describe(corrector).name):
-            yield corrector / base if (corrector / base).is_dir() else locate(base)
+        if is_corrector(corrector):
+            yield _base_of(corrector, backbone)
 
 
-def is_mdlms(name_or_path: str | PathLike[str]) -> bool:
+def _base_of(corrector: Path, backbone: str | PathLike[str] | None) -> Path:
+    """The folder of the backbone the corrector was trained on: where that is said to be, or was then."""
+    if backbone is not None:
+        return _bare(locate(backbone))
+    name = describe(corrector).name
+    advice = "say where it is: --backbone FOLDER beside --model (backbone=…)"
+    if not name:
+        raise CorrectorError(f"{corrector} does not say where its backbone is; {advice}, or use load(path, backbone).")
+    beside = corrector / name
+    try:
+        return locate(beside if beside.is_dir() else name)
+    except ModelError as error:
+        raise CorrectorError(
+            f"{corrector} was trained on the backbone {name}, which cannot be found: {error} If it has moved, {advice}, or "
+            f"write it as the backbone's name into {corrector / 'prism_config.json'}."
+        ) from error
+
+
+def _bare(path: Path) -> Path:
+    """The backbone in the folder of a model that was trained whole."""
+    return path / "backbone" if (path / "backbone").is_dir() else path
+
+
+def is_mdlms(name_or_path: str | PathLike[str], backbone: str | PathLike[str] | None = None) -> bool:
     """Whether the backbone is one of MDLM's own checkpoints, which learnt text between two end-of-text tokens."""
-    places = (folder for folder in folders(name_or_path) if (folder / "config.json").is_file())
+    places = (folder for folder in folders(name_or_path, backbone) if (folder / "config.json").is_file())
     return any(Folder(folder).json("config.json").get("model_type") == "mdlm" for folder in places)
 
 
@@ -194,38 +242,41 @@ def weights(folder: Folder) -> dict[str, Tensor]:
 def _shards(folder: Folder) -> list[str]:
     if (folder.path / "model.safetensors").is_file() or not (folder.path / "model.safetensors.index.json").is_file():
         return ["model.safetensors"]
-    placed = folder.json("model.safetensors.index.json").get("weight_map", {})
+    index = "model.safetensors.index.json"
+    placed = folder.json(index).get("weight_map")
+    if not isinstance(placed, dict) or not all(isinstance(shard, str) for shard in placed.values()):
+        raise ModelError(f"{folder.path / index} does not say which file holds which weight; copy it again.")
     shards = sorted(set(placed.values()))
-    there = {name for shard in shards for name in folder.shapes(shard)}
+    there = {name for shard in shards for name in folder.outlines(shard)}
     if absent := sorted(placed.keys() - there):
         raise ModelError(f"{folder.path} lacks {absent[0]}, which its index lists; copy the shards again.")
     return shards
 
 
-def _load(
-    folder: Folder,
-    make: Callable[[], Backbone],
-    device: torch.device | str,
-    dtype: torch.dtype | None,
-    rename: Callable[[str], str | None] = lambda name: name,
-) -> Backbone:
-    """The model `make` builds with the weights of the folder, each of them read straight to its place and type: at no time is
-    there more in memory than the model and one tensor. `rename` gives our name of a weight, None for one we do not need."""
+def _outline(folder: Folder, translation: _Translation) -> Backbone:
+    """The model with the shapes and types its weights have in the folder."""
     try:
         with torch.device("meta"):
-            model = make()
+            model = translation.make()
     except (KeyError, TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
         why = f"{error} is not given" if isinstance(error, KeyError) else first_line(error)
         kind = folder.json("config.json").get("model_type")
         raise ModelError(f"{folder.path / 'config.json'} does not describe a {kind} model: {why}") from error
-    shards = _shards(folder)
-    shapes = {rename(name): shape for shard in shards for name, shape in folder.shapes(shard).items()}
-    found = {name: torch.empty(shape, device="meta") for name, shape in shapes.items() if name is not None}
+    stored = {translation.rename(name): tensor for s in _shards(folder) for name, tensor in folder.outlines(s).items()}
+    found = {name: tensor for name, tensor in stored.items() if name is not None}
     check_tensors(found, model.state_dict(), folder.path, ModelError)
+    model.load_state_dict(found, assign=True)
+    return model
+
+
+def _load(folder: Folder, translation: _Translation, device: torch.device | str, dtype: torch.dtype | None) -> Backbone:
+    """The model with the weights of the folder, each of them read straight to its place and type: at no time is there more in
+    memory than the model and one tensor."""
+    model, shards = _outline(folder, translation), _shards(folder)
     with _bar(folder, shards) as advance:
         for shard in shards:
             for name, value in folder.stream(shard, str(device)):
-                if (ours := rename(name)) is not None:
+                if (ours := translation.rename(name)) is not None:
                     model.load_state_dict({ours: value.to(dtype)}, assign=True, strict=False)
                 advance(value.nbytes)
     return model
@@ -233,14 +284,14 @@ def _load(
 
 @contextmanager
 def _bar(folder: Folder, shards: list[str]) -> Iterator[Callable[[int], object]]:
-    """Progress in bytes, for models large enough to be waited for."""
-    total = sum(folder.file(shard).stat().st_size for shard in shards)
-    if total < 1 << 30:
-        yield lambda size: None
-        return
+    """Progress in bytes, for models large enough to be waited for: on a terminal, by the first of several processes."""
+    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    with Progress(TextColumn("loading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), transient=True) as bar:
+    total, console = sum(folder.file(shard).stat().st_size for shard in shards), Console()
+    hidden = total < LARGE or not console.is_terminal or os.environ.get("RANK", "0") != "0"
+    columns = (TextColumn("loading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task("loading", total=total)
         yield lambda size: bar.advance(task, size)
 

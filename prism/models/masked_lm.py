@@ -81,6 +81,20 @@ class MaskedLM(Backbone):
             )
         return MaskedLM(model, _mask_id_of_tokenizer(path) if mask_id is None else mask_id)
 
+    @staticmethod
+    def outline(folder: str | PathLike[str], mask_id: int | None = None) -> MaskedLM:
+        """What `from_pretrained` gives, on the meta device: shapes and types as config.json tells them."""
+        from transformers import AutoConfig, AutoModelForMaskedLM
+
+        path = Path(folder)
+        try:
+            config = AutoConfig.from_pretrained(path, local_files_only=True)
+            with torch.device("meta"):
+                model = AutoModelForMaskedLM.from_config(config, dtype=config.dtype or torch.float32)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise ModelError(f"{path} does not describe a masked language model: {first_line(error)}") from error
+        return MaskedLM(model, _mask_id_of_tokenizer(path) if mask_id is None else mask_id)
+
     def forward(self, tokens: Tokens, attend: Mask | None = None, cache: Cache | None = None) -> Hidden:
         if cache is not None:
             raise ValueError("A masked language model keeps no cache; leave cache=None.")
@@ -102,7 +116,10 @@ class MaskedLM(Backbone):
 
     @torch.no_grad()
     def _check_against_own_logits(self) -> None:
-        """Families whose vocabulary head is more than a linear layer (MobileBERT, encoder-decoders) are refused here."""
+        """Families whose vocabulary head is more than a linear layer (MobileBERT, encoder-decoders) are refused here, unless
+        there are no numbers to tell by."""
+        if self.device.type == "meta":
+            return
         tokens = torch.full((1, 4), self.facts.mask_id, device=self.device)
         modes = {module: module.training for module in self.modules()}
         self.eval()

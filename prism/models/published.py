@@ -7,31 +7,32 @@ load into `Llama` by name.
 - Dream-7B, Dream-Coder and DiffuCoder: Qwen2's names and biases, predictions read one position to the left, and a vocabulary
   padded beyond what the tokenizer knows.
 - Block-causal models (LLaDA2.x, SDAR) would need attention to one's own block and those before it, mixtures of experts for
-  LLaDA2, and quality judged without the right context; they are refused (`BLOCK_CAUSAL`).
+  LLaDA2, and quality judged without the right context; LLaDA-MoE would need mixtures of experts. They are refused (`refusal`).
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from prism.models.folder import Folder, ModelError
 from prism.models.llama import LlamaConfig
 
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj")
 """Where the paper puts LoRA, in both families; the vocabulary projection has a name of its own here."""
 
 _BLOCKS = "attention that ends with the block, and quality judged without what follows it"
-BLOCK_CAUSAL = {
+_EXPERTS = "mixtures of experts"
+_BLOCK_CAUSAL = {
     "bd3lm": _BLOCKS,
     "Fast_dLLM_Qwen": _BLOCKS,
-    "llada2_moe": f"mixtures of experts, {_BLOCKS}",
+    "llada2_moe": f"{_EXPERTS}, {_BLOCKS}",
     "sdar": _BLOCKS,
-    "sdar_moe": f"mixtures of experts, {_BLOCKS}",
+    "sdar_moe": f"{_EXPERTS}, {_BLOCKS}",
 }
-"""Kinds of `config.json` that are refused, and what they would need."""
+"""Kinds of `config.json`, and what they would need."""
 
 _LLADA_NAMES = {
     "attn_norm": "input_layernorm",
@@ -54,8 +55,24 @@ _LLADA_MEANS = {
     "rope": True,
     "attention_layer_norm": False,
     "scale_logits": False,
+    "input_emb_norm": False,
+    "clip_qkv": None,
+    "rope_scaling": None,
 }
 """What this implementation takes for granted; a config that says otherwise is refused."""
+
+
+def refusal(config: Mapping[str, Any]) -> str | None:
+    """What it is that this `config.json` describes, and what it would need here; None where that is not known to be missing."""
+    kind = config.get("model_type")
+    if kind in _BLOCK_CAUSAL:
+        what = "is block-causal: a position sees its own block and those before it"
+        return f"{what}. Missing here: {_BLOCK_CAUSAL[kind]}; give one that sees both sides (LLaDA-8B, iLLaDA, Dream)."
+    # LLaDA-MoE was published under LLaDA's own model_type.
+    named = "MoE" in str(config.get("architectures"))
+    if kind == "llada_moe" or (kind == "llada" and (named or config.get("num_experts"))):
+        return f"is LLaDA-MoE. Missing here: {_EXPERTS}; give one without (LLaDA-8B, iLLaDA, Dream)."
+    return None
 
 
 def llada_config(config: Mapping[str, Any], mask_id: int | None) -> LlamaConfig:
@@ -106,16 +123,35 @@ def _mask_id(config: Mapping[str, Any], mask_id: int | None) -> int:
     return int(found)
 
 
-def known_tokens(folder: Path) -> int | None:
+def known_tokens(path: Path) -> int | None:
     """One more than the largest id the tokenizer in the folder knows; None where no tokenizer lies there."""
-    ids: list[int] = []
-    if (file := folder / "tokenizer.json").is_file():
-        tokenizer = json.loads(file.read_text(encoding="utf-8"))
-        ids += tokenizer["model"]["vocab"].values()
-        ids += [token["id"] for token in tokenizer.get("added_tokens", ())]
-    for name in ("vocab.json", "added_tokens.json"):
-        if (file := folder / name).is_file():
-            ids += json.loads(file.read_text(encoding="utf-8")).values()
-    if (file := folder / "tokenizer_config.json").is_file():
-        ids += map(int, json.loads(file.read_text(encoding="utf-8")).get("added_tokens_decoder", {}))
+    folder, ids = Folder(path), list[int]()
+    files = {name: folder.json(name) for name in _TOKENIZER if (path / name).is_file()}
+    for name, content in files.items():
+        try:
+            ids += _TOKENIZER[name](content)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ModelError(
+                f"{path / name} does not say which tokens there are ({type(error).__name__}: {error}); copy it again from its "
+                "source."
+            ) from error
     return max(ids) + 1 if ids else None
+
+
+def _of_tokenizer(content: Mapping[str, Any]) -> list[int]:
+    vocabulary = content["model"]["vocab"]
+    pieces = range(len(vocabulary)) if isinstance(vocabulary, list) else vocabulary.values()  # Unigram's is a list
+    return [*map(int, pieces), *(int(token["id"]) for token in content.get("added_tokens", ()))]
+
+
+def _of_vocabulary(content: Mapping[str, Any]) -> list[int]:
+    return [int(token) for token in content.values()]
+
+
+_TOKENIZER: dict[str, Callable[[Mapping[str, Any]], list[int]]] = {
+    "tokenizer.json": _of_tokenizer,
+    "vocab.json": _of_vocabulary,
+    "added_tokens.json": _of_vocabulary,
+    "tokenizer_config.json": lambda content: [int(token) for token in content.get("added_tokens_decoder", {})],
+}
+"""The files that name tokens, and the ids each of them names."""

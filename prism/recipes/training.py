@@ -246,6 +246,17 @@ class ConversationOptions:
     too_long: str = "drop"
     """Conversations longer than --length: drop them, or truncate their answer."""
 
+    def check_dataset(self, data: str | None) -> None:
+        """Whether there is one thing to learn from, `data` being the other that was named, and nothing is said of a second."""
+        if self.dataset is not None and data is not None:
+            raise ValueError(
+                f"--data {data} and --dataset {self.dataset} are two things to learn from; give one of them."
+            )
+        if self.dataset is None and (self.dataset_config is not None or self.dataset_split != "train"):
+            raise ValueError(
+                "--dataset_config and --dataset_split are of a --dataset; name that too, or leave them out."
+            )
+
     def holds_conversations(self, data: str) -> bool:
         return self.dataset is not None or holds_json_lines(Path(data))
 

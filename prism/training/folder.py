@@ -31,6 +31,12 @@ def whole_state(model: nn.Module) -> dict[str, Tensor]:
     return {name: whole(tensor).cpu() if hasattr(tensor, "full_tensor") else tensor for name, tensor in state}
 
 
+def check_new(path: Path) -> None:
+    """Whether a run may begin there."""
+    if path.is_dir() and any(path.iterdir()):
+        raise ValueError(f"{path} is not empty; set resume (--resume true) to go on with it, or choose another folder.")
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """Whatever moment its process is killed at, what carries a final name is complete. Only the main process writes."""
@@ -63,10 +69,7 @@ class RunFolder:
     def check(self, description: Mapping[str, Any], *, resume: bool) -> None:
         """Nothing of another run may be overwritten or continued under other settings."""
         if not resume:
-            if self.path.is_dir() and any(self.path.iterdir()):
-                raise ValueError(
-                    f"{self.path} is not empty; set resume (--resume true) to go on with it, or choose another folder."
-                )
+            check_new(self.path)
             return
         if self.newest() is None:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -87,7 +87,7 @@ def train(
     accelerator = _accelerator(folder, trackers)
     device = accelerator.device
     share = Share(settings.batch, settings.accumulate, accelerator.num_processes, accelerator.process_index)
-    description = _description(settings, loss) | dict(notes or {})
+    description = _description(settings, loss, model) | dict(notes or {})
     run = RunFolder(folder, settings.keep, is_main=accelerator.is_main_process)
     run.check(description, resume=resume)
     accelerator.wait_for_everyone()  # before the main process fills the folder the others look into
@@ -188,11 +188,7 @@ def _accelerator(folder: Path, trackers: tuple[str, ...]) -> accelerate.Accelera
     from accelerate import Accelerator, DistributedDataParallelKwargs
     from accelerate.utils import patch_environment
 
-    for name in trackers:
-        if name not in ("tensorboard", "wandb"):
-            raise ValueError(f"There is no tracker {name!r}; choose tensorboard or wandb.")
-        if importlib.util.find_spec(name) is None:
-            raise ValueError(f"The tracker {name} is not installed; run `pip install {name}` or leave it out.")
+    check_trackers(trackers)
     # prism.training shards by itself, on CPUs as well.
     with patch_environment(ACCELERATE_USE_FSDP="false", ACCELERATE_USE_DEEPSPEED="false"):
         return Accelerator(
@@ -203,6 +199,15 @@ def _accelerator(folder: Path, trackers: tuple[str, ...]) -> accelerate.Accelera
             # A loss that never reaches the vocabulary head leaves it without a gradient: the same weights at every step.
             kwargs_handlers=[DistributedDataParallelKwargs(static_graph=True)],
         )
+
+
+def check_trackers(names: Iterable[str]) -> None:
+    """Whether there are such, and here."""
+    for name in names:
+        if name not in ("tensorboard", "wandb"):
+            raise ValueError(f"There is no tracker {name!r}; choose tensorboard or wandb.")
+        if importlib.util.find_spec(name) is None:
+            raise ValueError(f"The tracker {name} is not installed; run `pip install {name}` or leave it out.")
 
 
 @contextmanager
@@ -300,8 +305,14 @@ def _optimizers(
     return [adamw, *optimizers]
 
 
-def _description(settings: Optimisation, loss: object) -> dict[str, Any]:
-    """The run as plain JSON."""
+def _description(settings: Optimisation, loss: object, model: Model) -> dict[str, Any]:
+    """The run as plain JSON. The weights tell what a model is made of, but not LoRA's scale, nor any dropout."""
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    plain = {name: value if isinstance(value, int | float | None) else repr(value) for name, value in values.items()}
-    return plain | {"loss": re.sub(r" at 0x[0-9a-f]+", "", repr(loss))}
+    values |= {"loss": loss, "backbone": getattr(_backbone(model), "config", None)}
+    if isinstance(model, PrismModel):
+        values |= {"head": model.head_config, "lora": model.lora}
+    return {name: _plain(value) for name, value in values.items()}
+
+
+def _plain(value: object) -> int | float | str | None:
+    return value if isinstance(value, int | float | None) else re.sub(r" at 0x[0-9a-f]+", "", repr(value))

@@ -63,7 +63,10 @@ def files(tmp_path: Path) -> Path:
     for name in ("cut", "begun"):
         (tmp_path / f"{name}.npy.settings.json").write_text("{}")
     (tmp_path / "good.jsonl").write_text('{"text": "hello"}\n')
+    (tmp_path / "list.json").write_text('[\n  {"prompt": "a", "completion": "b"}\n]\n')
     (tmp_path / "none.jsonl").write_text("\n")
+    (tmp_path / "begun" / "training").mkdir(parents=True)
+    (tmp_path / "begun" / "training" / "log.jsonl").write_text("")
     (tmp_path / "words").mkdir()
     (tmp_path / "words" / "vocab.json").write_text('{"h": 0, "e": 1, "l": 2, "o": 3, "<|endoftext|>": 4}')
     (tmp_path / "words" / "merges.txt").write_text("")

@@ -11,9 +11,11 @@ from prism.cli import main
 # {m}: tiny models, {f}: good and bad files, {o}: a folder that does not exist yet. After the bar: what the line must say.
 EVALUATE = "evaluate sudoku --model {m}/sudoku --puzzles {f}/puzzles.txt"
 SAMPLE = "sample --model {m}/sudoku"
-PRETRAIN = "pretrain --output {o} --hidden_size 16 --layers 1 --heads 2 --boards 8 --held_out 2 --batch 2 --steps 1"
+LEARN = "pretrain --output {o} --hidden_size 16 --layers 1 --heads 2 --held_out 2 --batch 2 --steps 1"
+PRETRAIN = f"{LEARN} --boards 8"
 TOKENIZE = "tokenize --output {o} --workers 1 --tokenizer {f}/words"
-FINETUNE = "finetune --model {m}/plain --output {o} --boards 8 --held_out 2 --batch 2 --steps 1"
+TUNE = "finetune --model {m}/plain --output {o} --held_out 2 --batch 2 --steps 1"
+FINETUNE = f"{TUNE} --boards 8"
 
 LINES = f"""
 evalute | unknown command 'evalute' (did you mean 'evaluate'?)
@@ -232,6 +234,8 @@ sample --model {{m}}/plain --corrector {{m}}/sudoku --policy vanilla | asks for 
 sample --model {{m}}/plain --corrector {{m}}/sudoku --cache dual | do not go together
 evaluate sudoku --puzzles {{f}}/puzzles.txt --model {{m}}/plain --corrector {{m}}/words | must share a vocabulary
 sample --model {{m}}/nothing | nothing
+sample --model {{m}}/plain --backbone {{m}}/plain | plain is no corrector
+sample --model {{m}}/sudoku --backbone {{m}}/plain/nowhere | There is no folder
 sample --model "" | model
 sample --model no/such/model/anywhere | no/such/model/anywhere
 sample --model bad:name | bad:name
@@ -285,18 +289,18 @@ score --text 1 --model {{m}}/sudoku --json {{f}} | that is a folder
 {PRETRAIN} --held_out 0 | --held_out 0
 {PRETRAIN} --held_out -1 | --held_out -1
 {PRETRAIN} --trackers [mlflow] | mlflow
-{PRETRAIN} --data {{f}}/missing.npy | missing.npy
-{PRETRAIN} --data {{f}}/floats.npy | expected integers
-{PRETRAIN} --data {{f}}/flat.npy | expected integers of shape
-{PRETRAIN} --data {{f}}/none.npy | empty
-{PRETRAIN} --data {{f}}/text.npy | not a .npy array
-{PRETRAIN} --data {{f}}/good.jsonl | of text, make a folder with prism tokenize first and name that
-{PRETRAIN} --data {{f}}/cut.npy | repeat the prism corpus that began it
-{PRETRAIN} --data {{f}}/begun.npy | repeat the prism corpus that began it
-{PRETRAIN} --data {{f}}/objects.npy | not a .npy array of numbers
+{LEARN} --data {{f}}/missing.npy | missing.npy
+{LEARN} --data {{f}}/floats.npy | expected integers
+{LEARN} --data {{f}}/flat.npy | expected integers of shape
+{LEARN} --data {{f}}/none.npy | empty
+{LEARN} --data {{f}}/text.npy | not a .npy array
+{LEARN} --data {{f}}/good.jsonl | of text, make a folder with prism tokenize first and name that
+{LEARN} --data {{f}}/cut.npy | repeat the prism corpus that began it
+{LEARN} --data {{f}}/begun.npy | repeat the prism corpus that began it
+{LEARN} --data {{f}}/objects.npy | not a .npy array of numbers
 evaluate calibration --model {{m}}/words --data {{f}} | a folder, and not of prism tokenize
-{PRETRAIN} --data {{f}}/rows.npy --vocab_size 3 | 0..2
-{PRETRAIN} --data {{f}}/rows.npy --held_out 40 | leaves none
+{LEARN} --data {{f}}/rows.npy --vocab_size 3 | 0..2
+{LEARN} --data {{f}}/rows.npy --held_out 40 | leaves none
 {PRETRAIN} --resmue true | did you mean '--resume'
 {PRETRAIN} --output | --output
 pretrain --steps 1 | output
@@ -314,10 +318,10 @@ pretrain --output {{f}}/empty.txt | that is a file
 {FINETUNE} --lora_rank 2 --lora_dropout 1 | dropout=1
 {FINETUNE} --lora_rank 2 --lora_targets [nothing] | nothing
 {FINETUNE} --head block --head_heads 5 | 5
-{FINETUNE} --data {{f}}/large.npy | 0..10
+{TUNE} --data {{f}}/large.npy | 0..10
 {FINETUNE} --tune_backbone perhaps | --tune_backbone
 {FINETUNE} --steps -1 | steps=-1
-{PRETRAIN} --data {{f}} | has no manifest.json
+{LEARN} --data {{f}} | has no manifest.json
 {TOKENIZE} | --input or with --dataset
 {TOKENIZE} --input {{f}}/good.jsonl --dataset x | one of them
 {TOKENIZE} --input | --input
@@ -338,6 +342,20 @@ pretrain --output {{f}}/empty.txt | that is a file
 tokenize --output {{o}} --input x | tokenizer
 finetune --output {{o}} | model
 finetune --model {{m}}/nothing --output {{o}} | nothing
+finetune --model {{m}}/nothing --output {{f}}/begun | begun/training is not empty; set resume (--resume true)
+finetune --model {{m}}/nothing --output {{o}} --trackers mlflow | There is no tracker 'mlflow'; choose tensorboard or wandb
+finetune --model {{m}}/nothing --output {{o}} --batch 6 --accumulate 4 | batch=6 must be a multiple of 1 processes · acc
+{LEARN} --data {{f}}/rows.npy --boards 8 | --boards and --augment are of --data sudoku
+{TUNE} --data {{f}}/good.jsonl --augment false | --boards and --augment are of --data sudoku
+{TUNE} --dataset x --boards 8 | --boards and --augment are of --data sudoku
+{TUNE} --dataset x --data {{f}}/good.jsonl | two things to learn from; give one of them
+{TUNE} --data {{f}}/good.jsonl --dataset_split test | --dataset_config and --dataset_split are of a --dataset
+{TUNE} --dataset_config x | --dataset_config and --dataset_split are of a --dataset
+{TUNE} --data {{f}}/puzzles.txt | puzzles.txt: neither JSON lines nor a .npy array; to learn conversations name JSON lines
+{TUNE} --data {{f}}/missing.csv | missing.csv: no such file; to learn conversations name JSON lines
+{TUNE} --data {{f}}/list.json | list.json, line 1 begins a list; expected an object on every line
+finetune --model {{m}}/words --output {{o}} | words has vocabulary 7 and mask 6; say what to learn from: --data chat.jsonl
+finetune --recipe llada --model {{m}}/nothing --output {{o}} | --recipe llada learns text and --data sudoku makes boards; say
 finetune --model {{m}}/broken --output {{o}} | model.safetensors
 cite --policy nope | Unknown policy
 cite --polcy x | did you mean '--policy'

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -242,6 +243,19 @@ def test_a_run_is_resumed_with_what_it_began_with(
     assert run("finetune", "--model", other, *head, *FAST, "--resume", "true") == 2
     assert "was begun with first_weights=" in capsys.readouterr().err
     assert run("finetune", "--model", one, *head, *FAST, "--resume", "true") == 0
+
+
+def test_a_single_other_token_is_other_data(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--hidden_size", "16", "--layers", "1", "--heads", "2", "--batch", "4", "--steps", "2", "--held_out", "4"]
+    words = ["pretrain", "--output", tmp_path / "run", "--data", files / "rows.npy", "--vocab_size", "7", *small]
+    assert run(*words) == 0
+    assert run(*words, "--resume", "true") == 0
+    rows = np.load(files / "rows.npy")
+    rows[17, 5] = 0
+    np.save(files / "rows.npy", rows)
+    capsys.readouterr()
+    assert run(*words, "--resume", "true") == 2
+    assert "was begun with data=" in capsys.readouterr().err
 
 
 def test_every_option_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ from prism.cli import main
 from prism.cli.parser import parse
 from prism.cli.train import Finetune, warned
 from prism.models.attach import attach
-from prism.models.hub import load_backbone
+from prism.models.hub import load_backbone, outline_backbone
 from prism.recipes.training import RECIPES
 from prism.training.memory import Memory, estimate
 
@@ -96,8 +96,9 @@ def test_every_line_of_a_recipe_is_an_option() -> None:
 
 
 def test_end_to_end(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tuned, out = tmp_path / "tuned", tmp_path / "out.json"
-    assert main(finetune(folder, tuned, "--steps", "3", "--json", str(out))) == 0
+    tuned, out, hub = tmp_path / "tuned", tmp_path / "out.json", tmp_path / "hub"
+    shutil.copytree(folder, hub)
+    assert main(finetune(hub, tuned, "--steps", "3", "--json", str(out))) == 0
     said = re.sub(r"\s+", " ", capsys.readouterr().out)
     assert "40 conversations (0 dropped and 0 cut short" in said
     assert "34 sequences of 64 tokens, 3 steps of 4" in said
@@ -126,10 +127,17 @@ def test_end_to_end(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert bool(((quality > 0) & (quality < 1)).all())
     assert float(quality.std()) > 0
 
-    words = ["sample", "--model", str(tuned), "--prompt", "the cat", "--length", "12", "--k", "1", "--steps", "6"]
-    assert main([*words, "--json", str(out)]) == 0
+    words = ["sample", "--prompt", "the cat", "--length", "12", "--k", "1", "--steps", "6", "--model"]
+    assert main([*words, str(tuned), "--json", str(out)]) == 0
     assert MASK not in json.loads(out.read_text())["tokens"][0]
     assert (tuned / "chat_template.jinja").is_file()
+
+    moved, written = tmp_path / "moved", out.read_text()
+    (hub / "llada").rename(moved)
+    assert main([*words, str(tuned)]) == 2
+    assert "say where it is: --backbone FOLDER beside --model" in capsys.readouterr().err
+    assert main([*words, str(tuned / "corrector"), "--backbone", str(moved), "--json", str(out)]) == 0
+    assert json.loads(out.read_text())["texts"] == json.loads(written)["texts"]
 
 
 def test_dream_takes_the_same_recipe(folder: Path, tmp_path: Path) -> None:
@@ -194,6 +202,21 @@ def test_interrupted_and_resumed_it_ends_with_the_same_bits(
     assert main([*finetune(folder, tmp_path / "run", *words), "--resume", "true"]) == 0
     for file in ("training/checkpoints/step-00000006/moments.safetensors", "corrector/adapter_model.safetensors"):
         assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "calm" / file).read_bytes(), file
+
+
+def test_a_run_is_not_resumed_with_other_conversations_or_another_scale(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One other answer of forty, and LoRA's scale, which the first weights do not tell."""
+    words = finetune(folder, tmp_path / "run", "--steps", "1")
+    assert main(words) == 0
+    lines = (folder / "chat.jsonl").read_text().splitlines(keepends=True)
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join([*lines[:20], lines[0], *lines[21:]]))
+    for changed, said in ((["--data", str(other)], "data="), (["--lora_alpha", "8"], "lora=Lora(rank=4, alpha=4.0")):
+        capsys.readouterr()
+        assert main([*words, *changed, "--resume", "true"]) == 2
+        assert f"was begun with {said}" in capsys.readouterr().err
 
 
 def test_the_documented_commands_run(
@@ -421,6 +444,7 @@ def test_weights_are_read_to_the_process_s_own_gpu(
     launch: dict[str, str],
     words: tuple[str, ...],
     where: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Unless no GPU is to hold all of them as they are."""
 
@@ -434,15 +458,40 @@ def test_weights_are_read_to_the_process_s_own_gpu(
     monkeypatch.setattr("torch.cuda.is_available", lambda: there)
     monkeypatch.setattr("prism.cli.train.import_bitsandbytes", lambda: None)
     monkeypatch.setattr("prism.cli.train.load_backbone", asked)
-    command = parse(finetune(folder, tmp_path / "out", *words))
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (10**5, 10**5))
+    command = parse(finetune(folder, tmp_path / "out", "--batch", "16", *words))
     command.check()
     with pytest.raises(AskedError) as found:
         command.run()
     assert found.value.args == (torch.device(where),)
+    said = re.sub(r"\s+", " ", capsys.readouterr().out)  # before a weight is read
+    assert "GB on each device: weights" in said
+    assert ("The GPU has 0.0 GB free; take a larger --accumulate" in said) == there
 
 
 def test_too_little_memory_is_said_with_what_to_change() -> None:
     needed = Memory(weights=16 * 10**9, learning=3 * 10**9, activations=60 * 10**9)
-    assert warned(needed, None) == warned(needed, 80 * 10**9) == ""
-    line = warned(needed, 40 * 10**9)
+    assert warned(needed, None, "wait") == warned(needed, 80 * 10**9, "wait") == ""
+    line = warned(needed, 40 * 10**9, Finetune.smaller)
     assert all(word in line for word in ("40.0 GB", "--accumulate", "--recompute", "--length", "--base 4bit"))
+
+
+def test_out_of_memory_is_told_with_what_to_change(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+    monkeypatch.setattr("prism.cli.train.load_backbone", full)
+    assert main(finetune(folder, tmp_path / "out", "--steps", "1")) == 1
+    error = capsys.readouterr().err
+    assert all(word in error for word in ("not enough memory", "--accumulate", "fsdp2.yaml", "--base 4bit"))
+
+
+def test_what_is_estimated_before_is_what_is_loaded(folder: Path, tmp_path: Path) -> None:
+    command = parse(finetune(folder, tmp_path / "out", "--base", "auto"))
+    assert isinstance(command, Finetune)
+    settings, source = command.build_optimisation(), str(folder / "llada")
+    before, after = command._outlined(outline_backbone(source)), command._loaded(source)
+    assert estimate(before, settings, rows=2, length=64) == estimate(after, settings, rows=2, length=64)
+    assert {weight.device.type for weight in before.parameters()} == {"meta"}

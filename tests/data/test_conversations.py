@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from prism.data.conversations import (
     conversations,
     encode,
 )
-from prism.data.text import TextError, json_lines
+from prism.data.text import TextError, dataset_rows, json_lines
 from prism.losses.masking import ByProbability
 from prism.losses.prism import PrismLoss
 from prism.noise import Noise
@@ -59,6 +60,18 @@ def test_both_forms_say_the_same(tmp_path: Path) -> None:
     assert pair.prompt == chat.prompt == named.prompt == ({"role": "user", "content": "2+2?"},)
     assert pair.answer == chat.answer == named.answer == "4"
     assert pair.where == f"{tmp_path / '0.jsonl'}, line 1"
+
+
+def test_both_forms_in_one_dataset(tmp_path: Path) -> None:
+    """Where every row has every column, None where it had none."""
+    pytest.importorskip("datasets", reason="the extra `text` is not installed")
+    messages = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
+    lines = [{"prompt": "2+2?", "completion": "4"}, {"messages": messages}]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    pair, chat = conversations(dataset_rows(str(tmp_path), None, "train"))
+    assert (pair.prompt, pair.answer) == (chat.prompt, chat.answer)
+    with pytest.raises(TextError, match="no messages; it has other"):
+        list(conversations([("here", {"prompt": None, "completion": None, "messages": None, "other": "x"})]))
 
 
 def test_the_last_answer_is_the_one_to_learn() -> None:
@@ -220,6 +233,13 @@ def test_a_row_is_the_same_wherever_it_is_asked_for(rows: Conversations) -> None
     assert torch.equal(whole.maskable[20:45], part.maskable)
     epochs = [sorted(map(tuple, whole.tokens[at : at + 30].tolist())) for at in (0, 30)]
     assert epochs[0] == epochs[1]
+
+
+def test_the_digest_sees_every_token_and_every_prompt(rows: Conversations) -> None:
+    last = rows.exchanges[-1]
+    for other in (replace(last, prompt=last.prompt + 1), replace(last, tokens=last.tokens[:-1])):
+        assert replace(rows, exchanges=[*rows.exchanges[:-1], other]).digest() != rows.digest()
+    assert replace(rows, exchanges=list(rows.exchanges)).digest() == rows.digest()
 
 
 def test_the_split_loses_and_repeats_nothing(rows: Conversations) -> None:

@@ -119,6 +119,28 @@ def test_a_dataset_is_streamed(tmp_path: Path) -> None:
         list(Dataset(str(tmp_path), split="test").documents())
 
 
+def test_the_mark_some_editors_begin_with_is_no_text(tmp_path: Path) -> None:
+    lines, plain = tmp_path / "a.jsonl", tmp_path / "a.txt"
+    lines.write_text('{"text": "hello"}\n', encoding="utf-8-sig")
+    plain.write_text("hello", encoding="utf-8-sig")
+    assert list(Files((lines, plain)).documents()) == ["hello", "hello"]
+
+
+@pytest.mark.parametrize("content", ['[{"text": "a"}]', '\n[\n{"text": "a"}\n]\n'])
+def test_one_list_is_not_json_lines(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(content)
+    with pytest.raises(TextError, match=rf"{path}, line \d begins a list; .* jq -c '\.\[\]' a\.json > lines\.jsonl"):
+        list(Files((path,)).documents())
+
+
+def test_a_damaged_row_of_a_dataset_is_told_as_what_it_is(tmp_path: Path) -> None:
+    pytest.importorskip("datasets", reason="the extra `text` is not installed")
+    (tmp_path / "train.jsonl").write_text('{"text": "a"}\n{"text":\n')
+    with pytest.raises(TextError, match=rf"The dataset '{tmp_path}' cannot be read: JSON parse error"):
+        list(Dataset(str(tmp_path)).documents())
+
+
 def test_a_folder_of_a_dataset_is_known_by_what_it_holds(tmp_path: Path) -> None:
     folder = tmp_path / "corpus"
     (folder / "data").mkdir(parents=True)
@@ -169,6 +191,12 @@ def test_a_byte_level_bpe_from_vocabulary_and_merges(tokenizer: Any, tmp_path: P
     assert vocabulary_size(tokenizer) == 320
     tokenizer.save_pretrained(tmp_path)
     assert fingerprint(load_tokenizer(tmp_path)) == fingerprint(tokenizer)
+
+
+def test_a_damaged_file_of_a_tokenizer_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(TextError, match=r"tokenizer_config\.json is damaged"):
+        load_tokenizer(tmp_path)
 
 
 def test_a_mask_changes_the_vocabulary_and_not_the_fingerprint(tokenizer_folder: Path, tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 from test_llama import VOCABULARY, both_ways
+from torch import nn
 
 from prism.models.attach import Lora, attach, fingerprint, load
 from prism.models.folder import ModelError
-from prism.models.four_bit import in_four_bits
+from prism.models.four_bit import in_four_bits, outline_in_four_bits
 from prism.models.heads import ProjectionConfig
-from prism.models.hub import save_backbone
+from prism.models.hub import outline_backbone, save_backbone
 from prism.models.llama import Llama
 
 CPU = torch.device("cpu")
@@ -33,6 +34,22 @@ def test_without_bitsandbytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(ModelError, match="pip install 'prism-mdm"):
         in_four_bits(both_ways(), CPU)
+
+
+def test_an_outline_takes_the_room_of_what_is_packed(tmp_path: Path) -> None:
+    """Half a byte for a weight of the blocks' layers; LoRA goes on it."""
+    save_backbone(wide(), tmp_path / "base")
+    outline = outline_backbone(tmp_path / "base", dtype=torch.bfloat16)
+    before, layers = size(outline), [m for m in outline.layers.modules() if isinstance(m, nn.Linear)]
+    packed = sum(layer.weight.numel() for layer in layers)
+    assert size(outline_in_four_bits(outline)) == before - packed * 2 + packed // 2
+    with torch.device("meta"):
+        learns = attach(outline, ProjectionConfig(64), lora=LORA).trainable()["lora"]
+    assert {weight.dtype for weight in learns} == {torch.float32}
+
+
+def size(model: nn.Module) -> int:
+    return sum(weight.nbytes for weight in model.parameters())
 
 
 @needs_bitsandbytes

@@ -12,7 +12,7 @@ from tiny_models import HEADS, MASK, VOCAB, bert, dit, modernbert, roberta, shak
 from prism.models.attach import Lora, PrismModel, attach, fingerprint
 from prism.models.dit import DiT
 from prism.models.folder import CorrectorError, ModelError
-from prism.models.hub import load_backbone, load_model, locate, save_backbone, save_model
+from prism.models.hub import folders, load_backbone, load_model, locate, outline_backbone, save_backbone, save_model
 from prism.models.masked_lm import MaskedLM
 from prism.models.oracle import Oracle
 
@@ -35,6 +35,40 @@ def test_backbones_come_back_as_they_were_saved(make, tmp_path):
     assert not again.training
     assert torch.equal(logits(again), before)
     assert fingerprint(again) == fingerprint(attached.detach())
+
+
+@pytest.mark.parametrize("make", [dit, bert, roberta, modernbert], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_an_outline_is_the_backbone_without_its_numbers(make, dtype, tmp_path):
+    save_backbone(make().to(torch.float64 if dtype is None else torch.float32), tmp_path / "saved")
+    outline, whole = outline_backbone(tmp_path / "saved", dtype=dtype), load_backbone(tmp_path / "saved", dtype=dtype)
+    assert type(outline) is type(whole)
+    assert outline.facts == whole.facts
+    found, expected = ({n: (w.shape, w.dtype) for n, w in m.named_parameters()} for m in (outline, whole))
+    assert found == expected
+    assert outline.device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    ("large", "terminal", "rank", "shown"),
+    [
+        (0, True, "0", True),
+        (0, True, None, True),
+        (0, True, "1", False),
+        (0, False, "0", False),
+        (1 << 30, True, "0", False),
+    ],
+)
+def test_reading_is_shown_once_and_on_a_terminal(large, terminal, rank, shown, tmp_path, monkeypatch, capsys):
+    save_backbone(dit(), tmp_path / "saved")
+    monkeypatch.setattr("prism.models.hub.LARGE", large)
+    monkeypatch.setattr("rich.console.Console.is_terminal", terminal)
+    monkeypatch.delenv("RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("RANK", rank)
+    load_backbone(tmp_path / "saved")
+    said = capsys.readouterr().out
+    assert "loading" in said if shown else said == ""
 
 
 # ── the hub's MDLM ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -146,6 +180,29 @@ def test_a_corrector_finds_the_backbone_it_names(tmp_path, monkeypatch):
     model.save(tmp_path / "alone")
     with pytest.raises(CorrectorError, match="does not say where its backbone is"):
         load_model(tmp_path / "alone")
+
+
+def test_a_backbone_that_has_moved_is_named_and_may_be_said(tmp_path):
+    base, moved, run = tmp_path / "base", tmp_path / "moved", tmp_path / "run"
+    save_backbone(bert(), base)
+    model = attach(bert(), HEADS[0])
+    model.save(run / "corrector", base=str(base))
+    base.rename(moved)
+    with pytest.raises(CorrectorError, match=rf"run/corrector was trained on the backbone {base}, .*--backbone FOLDER"):
+        load_model(run)
+    assert isinstance(load_model(run, backbone=moved), PrismModel)
+    assert list(folders(run, moved)) == [run, moved]
+    with pytest.raises(ModelError, match=r"moved is no corrector: it has a backbone of its own\. Leave --backbone"):
+        load_model(moved, backbone=moved)
+
+    config = json.loads((run / "corrector" / "prism_config.json").read_text())
+    config["backbone"]["name"] = str(moved)
+    (run / "corrector" / "prism_config.json").write_text(json.dumps(config))
+    assert isinstance(load_model(run), PrismModel)
+
+    save_backbone(shaken(bert()), tmp_path / "other")
+    with pytest.raises(CorrectorError, match="has fingerprint"):
+        load_model(run, backbone=tmp_path / "other")
 
 
 # ── errors ──────────────────────────────────────────────────────────────────────────────────────────────────────────

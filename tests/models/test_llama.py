@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -121,8 +122,22 @@ def test_windows_as_long_as_the_sequences_are_none() -> None:
         LlamaConfig.of_causal(qwen | {"use_sliding_window": True}, mask_id=0)
 
 
-def with_loops(weights: dict[str, Tensor], row: Tensor, config: LlamaConfig) -> Tensor:
-    """One sequence, every position seeing every other, written out: the last hidden states."""
+def with_loops(
+    weights: dict[str, Tensor],
+    row: Tensor,
+    config: LlamaConfig,
+    kept: Sequence[Tensor] = (),
+    fresh: Tensor | None = None,
+    states: list[Tensor] | None = None,
+) -> Tensor:
+    """One sequence, every position seeing every other, written out: the last hidden states. What every layer was given, and
+    they, go into `states`; positions that are not `fresh` are as they were `kept` there by an earlier call."""
+
+    def as_kept(x: Tensor, layer: int) -> Tensor:
+        x = x if fresh is None else torch.where(fresh[:, None], x, kept[layer])
+        if states is not None:
+            states.append(x)
+        return x
 
     def linear(name: str, x: Tensor) -> Tensor:
         product = torch.einsum("...i,oi->...o", x, weights[f"{name}.weight"])
@@ -155,7 +170,7 @@ def with_loops(weights: dict[str, Tensor], row: Tensor, config: LlamaConfig) -> 
 
     x, size = weights["embed_tokens.weight"][row], config.head_size
     for layer in range(config.layers):
-        name = f"layers.{layer}"
+        name, x = f"layers.{layer}", as_kept(x, layer)
         inner = norm(f"{name}.input_layernorm", x)
         q, k, v = (linear(f"{name}.self_attn.{part}_proj", inner) for part in "qkv")
         mixed = torch.zeros(len(row), config.heads * size)
@@ -171,7 +186,7 @@ def with_loops(weights: dict[str, Tensor], row: Tensor, config: LlamaConfig) -> 
         inner = norm(f"{name}.post_attention_layernorm", x)
         gate = linear(f"{name}.mlp.gate_proj", inner)
         x = x + linear(f"{name}.mlp.down_proj", gate / (1 + torch.exp(-gate)) * linear(f"{name}.mlp.up_proj", inner))
-    return norm("norm", x)
+    return as_kept(norm("norm", x), config.layers)
 
 
 def both_ways(**changes: Any) -> Llama:

@@ -13,10 +13,11 @@ from test_llama import VOCABULARY, both_ways, with_loops
 from torch import Tensor
 
 import prism
+from prism.models.cached import Cached
 from prism.models.folder import ModelError
 from prism.models.hub import load_backbone
 from prism.models.llama import Llama
-from prism.models.published import LORA_TARGETS
+from prism.models.published import LORA_TARGETS, known_tokens
 
 LLADA = {
     "model_type": "llada",
@@ -137,29 +138,81 @@ def test_illada(tmp_path: Path) -> None:
     raw = with_loops(weights, x[0], model.config) @ weights["embed_tokens.weight"].T
     raw[:, 5] = -torch.inf
     logs = found.predict(x).log_probabilities(torch.ones_like(x, dtype=torch.bool))
-    torch.testing.assert_close(logs, raw.log_softmax(-1), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(logs, raw.log_softmax(-1), atol=1e-4, rtol=1e-4)
     drawn = prism.generate(found, prism.start(torch.full((2, 8), 5), 5), prism.Pair(prism.Counted()), steps=4)
     assert not bool((drawn.tokens == 5).any())
 
 
-@torch.no_grad()
-def test_dream(tmp_path: Path) -> None:
-    """Predictions are read one to the left, and ids the tokenizer does not know are never drawn."""
-    model = both_ways(head_size=6, qkv_bias=True, norm_eps=1e-6)
-    weights = model.state_dict()
-    folder = published(tmp_path / "dream", DREAM, {as_dream(name): weight for name, weight in weights.items()})
+def dream(tmp_path: Path, model: Llama) -> Path:
+    """Its tokenizer knows 27 of 30 ids."""
+    weights = {as_dream(name): weight for name, weight in model.state_dict().items()}
+    folder = published(tmp_path / "dream", DREAM, weights)
     (folder / "vocab.json").write_text(json.dumps({f"t{i}": i for i in range(25)}))
     (folder / "added_tokens.json").write_text(json.dumps({"<mask>": 26}))
-    found = load_backbone(folder)
+    return folder
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("lengths", [None, [9, 6, 2]])
+def test_dream(tmp_path: Path, lengths: list[int] | None) -> None:
+    """Predictions are read one to the left, and ids the tokenizer does not know are never drawn."""
+    model = both_ways(head_size=6, qkv_bias=True, norm_eps=1e-6)
+    found, weights = load_backbone(dream(tmp_path, model)), model.state_dict()
     assert isinstance(found, Llama)
     assert found.facts.suppressed == (27, 28, 29)
-    x = torch.randint(25, (1, 9), generator=torch.Generator().manual_seed(1))
-    expected = with_loops(weights, x[0], model.config)
-    torch.testing.assert_close(found(x)[0], expected, atol=1e-4, rtol=1e-4)
-    logs = found.predict(x).log_probabilities(torch.ones_like(x, dtype=torch.bool))
-    raw = expected @ weights["lm_head.weight"].T
-    raw[:, [3, 27, 28, 29]] = -torch.inf
-    torch.testing.assert_close(logs[1:], raw[:-1].log_softmax(-1), atol=1e-3, rtol=1e-3)
+    x = torch.randint(25, (3, 9), generator=torch.Generator().manual_seed(1))
+    attend = None if lengths is None else torch.arange(9) < torch.tensor(lengths)[:, None]
+    hidden, logs = found(x, attend), log_probabilities(found.predict(x, attend))
+    for row in range(3):
+        end = 9 if lengths is None else lengths[row]
+        expected = with_loops(weights, x[row, :end], model.config)
+        torch.testing.assert_close(hidden[row, :end], expected, atol=1e-4, rtol=1e-4)
+        left = drawable(expected @ weights["lm_head.weight"].T, [3, 27, 28, 29])[:-1]
+        torch.testing.assert_close(logs[row, 1:end], left, atol=1e-4, rtol=1e-4)
+
+
+def log_probabilities(prediction: prism.Prediction) -> Tensor:
+    """At every position."""
+    everywhere = torch.ones(prediction.hidden.shape[:2], dtype=torch.bool)
+    return prediction.log_probabilities(everywhere).unflatten(0, everywhere.shape)
+
+
+def drawable(raw: Tensor, never: list[int]) -> Tensor:
+    raw[:, never] = -torch.inf
+    return raw.log_softmax(-1)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["llada", "dream"])
+@pytest.mark.parametrize("suffix", [False, True])
+def test_caches_against_loops(tmp_path: Path, family: str, suffix: bool) -> None:
+    """A step inside a block: what is computed anew sees the rest of its row as it was when the block began."""
+    shift, never = (1, [3, 27, 28, 29]) if family == "dream" else (0, [3])
+    model = both_ways(head_size=6, **({"qkv_bias": True, "norm_eps": 1e-6} if shift else {}))
+    found, weights = load_backbone((dream if shift else llada)(tmp_path, model)), model.state_dict()
+    cached, place, ends = Cached(found, suffix=suffix), torch.arange(9), [9, 8, 7]
+    attend, window = place < torch.tensor(ends)[:, None], ((place >= 3) & (place < 6)).expand(3, 9)
+    x = torch.randint(4, 25, (3, 9), generator=torch.Generator().manual_seed(1))
+    before, after = (x.masked_fill(place >= begin, 3) for begin in (3, 5))
+    cached.predict_window(before, attend, window)
+    logs = log_probabilities(cached.predict_window(after, attend, window))
+    assert cached.positions is not None
+
+    def looped(row: Tensor, **options: Any) -> Tensor:
+        """The predictions from the window on."""
+        raw = with_loops(weights, row, model.config, **options) @ weights["lm_head.weight"].T
+        return drawable(raw, never)[3 - shift : len(row) - shift]
+
+    far: list[bool] = []
+    for row, end in enumerate(ends):
+        kept: list[Tensor] = []
+        looped(before[row, :end], states=kept)
+        fresh = torch.isin(place, cached.positions[row])  # in shorter rows, some of the prompt's are among them
+        assert bool(fresh[3 - shift : end if suffix else 6].all())
+        expected = looped(after[row, :end], kept=kept, fresh=fresh[:end])
+        torch.testing.assert_close(logs[row, 3:end], expected, atol=1e-4, rtol=1e-4)
+        far.append(not torch.allclose(looped(after[row, :end]), expected, atol=1e-2))
+    assert any(far)  # else nothing would hang on the cache
 
 
 def test_any_type_is_read_and_kept_or_cast(tmp_path: Path) -> None:
@@ -190,16 +243,68 @@ def test_lora_leaves_the_vocabulary_alone(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"block_type": "sequential"}, "block_type='sequential' is not LLaDA's; it must be 'llama'"),
+        ({"input_emb_norm": True}, "input_emb_norm=True is not LLaDA's; it must be False"),
+        ({"clip_qkv": 8.0}, r"clip_qkv=8\.0 is not LLaDA's; it must be None"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling={.*} is not LLaDA's; it must be None"),
         ({"n_layers": 3}, "lacks layers.2"),
         ({"d_model": None}, "does not describe a llada model"),
         ({"model_type": "gpt2"}, "no masked diffusion model known here"),
         ({"model_type": "sdar"}, "is block-causal: .* Missing here: attention that ends with the block, and quality"),
         ({"model_type": "llada2_moe"}, "is block-causal: .* Missing here: mixtures of experts, attention"),
+        (
+            {"model_type": "llada_moe"},
+            r"type 'llada_moe', which is LLaDA-MoE\. Missing here: mixtures of experts; give",
+        ),
+        ({"num_experts": 64}, r"type 'llada', which is LLaDA-MoE\. Missing here: mixtures of experts; give"),
+        ({"architectures": ["LLaDAMoEModelLM"]}, r"type 'llada', which is LLaDA-MoE\. Missing here: mixtures"),
     ],
 )
 def test_what_it_is_not_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         load_backbone(llada(tmp_path, **changes))
+
+
+PUBLISHED = {"input_emb_norm": False, "clip_qkv": None, "rope_scaling": None, "num_experts": None}
+
+
+def test_what_goes_without_saying_may_be_said(tmp_path: Path) -> None:
+    assert isinstance(load_backbone(llada(tmp_path, **PUBLISHED)), Llama)
+
+
+@pytest.mark.parametrize("index", [{}, {"weight_map": []}, {"weight_map": {"lm_head.weight": 1}}], ids=str)
+def test_an_index_that_places_no_weights_is_named(tmp_path: Path, index: dict[str, Any]) -> None:
+    folder = llada(tmp_path)
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelError, match=r"index\.json does not say which file holds which weight"):
+        load_backbone(folder)
+
+
+UNIGRAM = {"model": {"type": "Unigram", "vocab": [["a", -1.0], ["b", -2.0]]}, "added_tokens": [{"id": 7}]}
+
+
+def test_what_a_tokenizer_knows(tmp_path: Path) -> None:
+    assert known_tokens(tmp_path) is None
+    (tmp_path / "tokenizer.json").write_text(json.dumps(UNIGRAM | {"added_tokens": []}))
+    assert known_tokens(tmp_path) == 2
+    (tmp_path / "tokenizer.json").write_text(json.dumps(UNIGRAM))
+    assert known_tokens(tmp_path) == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("tokenizer.json", "{", r"tokenizer\.json is damaged"),
+        ("tokenizer.json", "{}", r"tokenizer\.json does not say which tokens there are \(KeyError: 'model'\)"),
+        ("tokenizer.json", '{"model": {"vocab": 3}}', r"tokenizer\.json does not say which tokens there are"),
+        ("vocab.json", "[]", r"vocab\.json must hold a JSON object"),
+        ("vocab.json", '{"a": null}', r"vocab\.json does not say which tokens there are"),
+        ("tokenizer_config.json", '{"added_tokens_decoder": ["a"]}', r"tokenizer_config\.json does not say which"),
+    ],
+)
+def test_a_damaged_tokenizer_is_named(tmp_path: Path, name: str, content: str, said: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ModelError, match=said):
+        known_tokens(tmp_path)
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
