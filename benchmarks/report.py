@@ -44,8 +44,8 @@ def _about_large(found: dict[str, Any], part: str) -> str:
     record = found["record"]
     return (
         f"Made by `python -m benchmarks --only {part}`: {found['parameters'] / 1e9:.2f}B weights, {record['device']}, "
-        f"{record['dtype']}, torch {record['versions'].get('torch', '?')}. What is measured and how stands in "
-        f"`benchmarks/{part}.py`."
+        f"{record['dtype']}, torch {record['versions'].get('torch', '?')}, on {record['date'][:10]} with commit "
+        f"{(record['commit'] or '?')[:7]}. What is measured and how stands in `benchmarks/{part}.py` of that commit."
     )
 
 

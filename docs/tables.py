@@ -33,7 +33,14 @@ def sudoku(results: Path) -> str:
         [f"`{method}`", *(percent(found[kind]) for kind in kinds), f"{found['paper', 'random']['remasks']:.0f}"]
         for method, found in by_method.items()
     ]
-    headings = ["solved, %", "paper's puzzles", "our puzzles", "paper's, margin order", "ours, margin order", "remasks"]
+    headings = [
+        "solved, %",
+        "paper's puzzles, random order",
+        "ours, random order",
+        "paper's, margin order",
+        "ours, margin order",
+        "remasks",
+    ]
     return table(headings, lines)
 
 
@@ -47,7 +54,7 @@ def gains(results: Path) -> str:
         *_wikipedia_gains(texts / "wikipedia"),
         *_functions_gains(results / "functions" / "full"),
     ]
-    return table(["", "N", "vanilla", "the best rival without training", "PRISM"], lines)
+    return table(["", "N", "vanilla", "best training-free rival", "PRISM"], lines)
 
 
 def _sudoku_gains(results: Path) -> list[list[str]]:
@@ -72,7 +79,7 @@ def _stories_gains(results: Path) -> list[list[str]]:
         (vanilla,), (prism,) = pick(swept, method="vanilla"), pick(raced["rows"], method="prism")
         rivals = [row for row in raced["rows"] if row["weights"] == "prism" and row is not prism]
         shown = _shown("excess", ".3f", vanilla, best_of(rivals, raced["truth"]["entropy"]), prism)
-        lines.append(["stories: nats a token above the truth's (less is better)", str(steps), *shown])
+        lines.append(["stories: excess over the truth, nats per token (lower is better)", str(steps), *shown])
     return lines
 
 
@@ -83,7 +90,7 @@ def _wikipedia_gains(results: Path) -> list[list[str]]:
         rivals = [row for name, row in rows.items() if name not in ("vanilla", "prism")]
         best = best_of(rivals, found["data"]["entropy"])
         shown = _shown("perplexity", ".1f", rows["vanilla"], best, rows["prism"])
-        lines.append(["Wikipedia: perplexity (less is better)", str(steps), *shown])
+        lines.append(["Wikipedia: perplexity (lower is better)", str(steps), *shown])
     return lines
 
 
@@ -115,20 +122,20 @@ def speed(results: Path) -> str:
     sampling, training = (
         [result for name, result in found.items() if name.startswith(kind)] for kind in ("sampling", "training")
     )
-    over = _range([100 * (result["prism_over_vanilla"] - 1) for result in sampling], "+.1f", "and")
+    over = _range([100 * (result["prism_over_vanilla"] - 1) for result in sampling], "+.1f")
     block = _range([100 * (result["block_head_over_vanilla"] - 1) for result in sampling], "+.1f")
     bare = _range([result["over_bare"]["prism"] for result in sampling], ".2f")
     times, learning = (_range([one["published_over_ours"] for one in some], ".1f") for some in (sampling, training))
     return (
         "A step costs a forward pass of the backbone and a few per cent. On one H200 in bfloat16 (`python -m benchmarks`, with "
-        f"`--small` on a CPU) a step of PRISM\ntakes between {over} % more time than vanilla's ({block} % with the block head) "
-        f"and {bare} times the bare forward pass; written the obvious way,\nas published, sampling takes {times} times as long "
-        f"and training {learning} times: [results/speed](results/speed/README.md)."
+        f"`--small` on a CPU) a step of PRISM\ntakes {over} % longer than vanilla's ({block} % with the block head) "
+        f"and {bare} times as long as the bare forward pass; the straightforward\npublished way takes {times} times as long to "
+        f"sample and {learning} times to train: [results/speed](results/speed/README.md)."
     )
 
 
-def _range(figures: Sequence[float], decimals: str, to: str = "to") -> str:
-    return f"{min(figures):{decimals}} {to} {max(figures):{decimals}}"
+def _range(figures: Sequence[float], decimals: str) -> str:
+    return f"{min(figures):{decimals}} to {max(figures):{decimals}}"
 
 
 def known_truth(results: Path) -> str:
@@ -170,7 +177,9 @@ def functions(scale: str, results: Path) -> str:
         lead_over = {row["method"]: gain(row, "gain_parses") for row in leads}
         columns.append({_plain(row): (share(row, "parses"), lead_over.get(row["method"], "")) for row in rows})
     lines = [[f"`{method}`", *columns[0][method], *columns[1][method]] for method in columns[0]]
-    return table(["", *(f"N = {steps}{more}" for steps in (8, 16) for more in ("", ": PRISM has more, points"))], lines)
+    return table(
+        ["", *(f"N = {steps}{more}" for steps in (8, 16) for more in ("", ": PRISM minus method, points"))], lines
+    )
 
 
 TABLES: dict[str, Callable[[Path], str]] = {

@@ -41,10 +41,11 @@ HELD_OUT = 256
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateCalibration(WithModel, Sampling, Command):
-    """Does the quality head know? While the model writes, quality is held against what it estimates: the model's own
-    likelihood of the token when that is hidden, which takes a forward pass more for every token asked about.
+    """Check whether quality is a calibrated probability, and whether it finds mistakes.
 
-    ECE is the mean distance of the two in 20 bins of quality. With --data also: whose score finds tokens drawn into true texts.
+    While the model writes, quality is compared with what it estimates: the model's own likelihood of the token when it is
+    masked, which takes one more forward pass per token checked. ECE is their mean distance over 20 bins of quality. With
+    --data it also reports which score finds tokens replaced in true texts.
     """
 
     model: str | None = None
@@ -56,18 +57,17 @@ class EvaluateCalibration(WithModel, Sampling, Command):
     length: int | None = None
     """Their tokens; the model's own length if left out."""
     data: Path | None = None
-    """True sequences the model has not learnt from: a folder of prism tokenize, of whose validation part those are taken that
-    prism finetune did not hold out (see --held_out), or a .npy file of token ids, whose last --samples rows are. Let that be
-    another file than the model was tuned on: of that one all rows were learnt from but the last, and quality was fitted to
-    these."""
+    """True sequences the model was not trained on: a folder of prism tokenize (validation sequences that prism finetune did not
+    hold out, see --held_out) or a .npy file of token ids (its last --samples rows). Do not use the .npy file the model was
+    tuned on: all its rows were used, the last ones for calibration."""
     held_out: int | None = None
-    """The --held_out of prism finetune with the same folder and --length, 256 as there if left out: so many sequences its
-    quality was fitted to, and they are left out here."""
+    """The --held_out of prism finetune on the same folder and --length (default 256, as there). Quality was calibrated on these
+    sequences, so they are left out here."""
     ends: bool | None = None
     """Put the sequences of a --data folder between two end-of-text tokens, as the model learnt them (prism finetune --ends
     true); if left out, so for MDLM's checkpoints."""
     draws: int = 8
-    """Tokens drawn anew in each of them, at random places."""
+    """With --data: tokens redrawn in each sequence, at random positions."""
     plot: Path | None = None
     """Draw the curves into this file, .svg, .png or .pdf (needs the extra `plot`)."""
 

@@ -102,8 +102,8 @@ def dtype_of(flag: str, name: str) -> torch.dtype:
 @dataclass(frozen=True, kw_only=True)
 class WithModel(OnDevice):
     model: str | None = None
-    """A folder or hub name: a model made by `prism finetune` or `prism pretrain`, or a masked language model of transformers.
-    An embedded one if left out: of Sudoku or, where a command may be given anything but a board, of stories."""
+    """A folder or hub name: a model made by `prism finetune`, `prism pretrain` or `prism adapt`, LLaDA, Dream, MDLM, or a
+    masked language model of transformers. Default: an embedded one, for Sudoku or, where text can be given, stories."""
     backbone: str | None = None
     """Folder or hub name of the backbone --model was trained on, if it is no longer where it was then."""
     mask_id: int | None = None

@@ -29,7 +29,7 @@ AT_ONCE = 5  # puzzles counted together: few enough for the tally to move, enoug
 
 @dataclass(frozen=True, kw_only=True)
 class Demo(WithModel, Command):
-    """Watch a masked diffusion model fill Sudoku boards, doubt itself, take digits back and get them right."""
+    """Watch a masked diffusion model fill Sudoku boards, doubt its digits, remask them and get them right."""
 
     puzzle: str | None = None
     """Solve this one: 81 characters, 0 or . for blanks."""
@@ -38,19 +38,19 @@ class Demo(WithModel, Command):
     tally: int = 20
     """How many puzzles to count without showing them; 0 for none."""
     clues: int = 30
-    """Clues of the puzzles that are made."""
+    """Number of clues in the generated puzzles."""
     steps: int = 51
     """Forward passes per puzzle."""
     k: int = 4
-    """Digits taken back per step."""
+    """Digits remasked per step."""
     pace: float = 0.05
-    """Seconds a step stays on the screen at least."""
+    """Minimum number of seconds a step stays on the screen."""
     seed: int = 0
-    """Other puzzles, other draws."""
+    """Seed of puzzles and draws."""
     gif: Path | None = None
     """Save what is shown as an animated picture: out.gif."""
     html: Path | None = None
-    """Save what is shown as a page that plays it, all in one file: out.html."""
+    """Save what is shown as a self-contained page that plays it: out.html."""
 
     def check(self) -> None:
         super().check()
@@ -130,7 +130,7 @@ class Demo(WithModel, Command):
     def _play(self, scenes: Iterator[Scene]) -> list[Scene]:
         """Show the scenes as they come, and keep them."""
         if console.is_terminal:
-            console.print("[dim]Blue: the model is sure of a digit. Red: it doubts it. ✗: it takes it back.[/dim]")
+            console.print("[dim]Blue: the model is sure of a digit. Red: it doubts it. ✗: it remasks it.[/dim]")
         kept: list[Scene] = []
         for _, of_one_puzzle in groupby(scenes, key=lambda scene: scene.puzzle):
             with Live(console=console, auto_refresh=False) as live:

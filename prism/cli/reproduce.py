@@ -128,8 +128,9 @@ class ReproduceSudoku(Reproduction):
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceFunctions(Reproduction):
-    """Python functions completed from signature and docstring: train or adapt a model, tune it with PRISM, compare every method
-    by whether what it writes is Python that uses only names that exist, and show what correction mends and breaks.
+    """Python functions completed from signature and docstring: train or adapt a model, tune it and compare methods.
+
+    A body should be valid Python that uses only names that exist; also shown is what correction repairs and what it breaks.
 
     What its folders hold already is not made again: after an interruption the same command goes on.
     """
@@ -171,8 +172,9 @@ class ReproduceFunctions(Reproduction):
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceKnownTruth(Reproduction):
-    """Text whose truth is known: a causal model writes a corpus, a masked diffusion model learns it and is tuned with PRISM,
-    and every method is compared by how likely its texts are under the causal model itself.
+    """Text whose true distribution is known: compare every method by the exact likelihood of what it writes.
+
+    A causal model writes a corpus, a masked diffusion model learns it and is tuned with PRISM, and the causal model judges.
 
     What its folders hold already is not made again: after an interruption the same command goes on.
     """
@@ -196,8 +198,9 @@ class ReproduceKnownTruth(Reproduction):
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceWikipedia(Reproduction):
-    """Text at the paper's size: adapt a causal model to masked diffusion on Wikipedia, tune it with PRISM on a fiftieth of the
-    tokens, and compare the main methods on the same weights by a causal judge of another family.
+    """Text at the paper's size: adapt a causal model to masked diffusion on Wikipedia, tune it and compare methods.
+
+    It is tuned with PRISM on a fiftieth of the tokens; a causal model of another family judges the main methods.
 
     What its folders hold already, samples too, is not made again: after an interruption the same command goes on.
     """
@@ -292,8 +295,9 @@ def _beside_the_papers(results: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceLlada(Reproduction):
-    """The paper's experiment with LLaDA-8B: fine-tune it with PRISM on code, write HumanEval and MBPP with every method, and
-    print what they solve beside the paper's table; what it repairs, and what it does for the model that was not tuned.
+    """The paper's LLaDA-8B experiment: fine-tune it with PRISM on code and solve HumanEval and MBPP with every method.
+
+    What they solve is printed beside the paper's table, with what PRISM repairs and what it does for the untuned model.
 
     What its folders hold already is not made again: after an interruption the same command goes on. With accelerate launch
     several GPUs or machines tune together and share the writing.

@@ -25,7 +25,7 @@ class _OnPuzzles(WithCorrector, Sampling, Command):
     """A file of puzzles: 81 characters a line (0 or . for blanks), or 81 or 89 comma-separated integers. If left out, 200
     puzzles with 30 clues are made from seed 1."""
     limit: int | None = None
-    """Only the first so many puzzles."""
+    """Use only the first this many puzzles."""
     batch: int | None = None
     """Puzzles solved at once, 64 on a CPU and 1024 elsewhere if left out; the result does not depend on it."""
 
@@ -87,8 +87,8 @@ class CompareSudoku(_OnPuzzles):
     """Run several policies on the same puzzles with the same number of forward passes and show them side by side."""
 
     policies: str = "vanilla,random,remdm-cap,remdm-conf-topk,p2-self,prism"
-    """Names of policies, separated by commas, or `all`; differences are against the first. --order, --k, --doubt and so on
-    go to those that use them."""
+    """Names of policies, separated by commas, or `all`; differences are relative to the first. --order, --k, --doubt etc. apply
+    to those that use them; --policy is not used here."""
 
     def run(self) -> dict[str, Any]:
         clock = Stopwatch()

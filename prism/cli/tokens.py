@@ -34,20 +34,20 @@ class Sample(WithCorrector, TextSampling, Command):
     """Generate sequences, from nothing or around a prompt."""
 
     prompt: str = ""
-    """Text to start from, or to fill in where it has mask tokens; for a Sudoku model a puzzle, for a model without a
-    tokenizer ids. It is never changed."""
+    """Text to continue, or to fill in where it has mask tokens; for a Sudoku model a puzzle (digits and dots alone are taken
+    for one), for a model without a tokenizer ids. The prompt itself is never changed."""
     chat: bool = False
-    """The prompt is what a user says to the model, in its tokenizer's chat template."""
+    """Put the prompt into the tokenizer's chat template, as the user's message."""
     system: str | None = None
-    """In a chat: what the model is told before."""
+    """With --chat: the system message."""
     length: int | None = None
-    """Tokens in all, the prompt included; the model's own length if left out."""
+    """Total number of tokens, including the prompt (default: the model's own length)."""
     new_tokens: int | None = None
-    """Tokens after the prompt, instead of a length in all."""
+    """Instead of --length: tokens after the prompt."""
     count: int = 1
     """How many sequences."""
     watch: bool | None = None
-    """Show the text while it is written; if left out, wherever the output is a terminal."""
+    """Show the text while it is written (default: if the output is a terminal)."""
 
     def check(self) -> None:
         super().check()
@@ -185,7 +185,7 @@ class Score(WithModel, Command):
         warn_of_length(model, there)
         if known is not None and 2 * there < known:
             console.print(
-                f"{there} tokens are few for a model of sequences of {known}; its qualities may be no probabilities here."
+                f"{there} tokens are few for a model of sequences of {known}; quality may be uncalibrated here."
             )
         with torch.no_grad():
             quality = model.predict(tokens).quality[0].cpu().tolist()

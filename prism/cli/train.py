@@ -76,11 +76,11 @@ class _Corpus:
     augment: bool = True
     """Sudoku: show every board under a fresh symmetry of the game each time."""
     held_out: int = 256
-    """Sequences kept apart to measure the loss on; of text, sequences of the validation documents."""
+    """Sequences held out to measure the loss on; for text, taken from the validation documents."""
     length: int | None = None
-    """Text and conversations: tokens of a sequence; 1024 if left out, or what the model was trained for if that is less."""
+    """Text and conversations: tokens per sequence (default: 1024, or the model's own length if that is less)."""
     ends: bool = False
-    """Text: put every sequence between two end-of-text tokens, as MDLM's checkpoints learnt it."""
+    """Text: put every sequence between two end-of-text tokens, as MDLM's checkpoints were trained."""
 
     @property
     def makes_boards(self) -> bool:
@@ -190,9 +190,9 @@ class _Run(_Corpus, TrainingOptions, Command):
     )
 
     output: Path
-    """Folder for the model; checkpoints and log lie in its `training` folder."""
+    """Folder for the model; checkpoints and log go to its `training` folder."""
     resume: bool = False
-    """Go on from the newest checkpoint of --output."""
+    """Continue from the newest checkpoint in --output, with the same settings."""
     trackers: tuple[str, ...] = ()
     """tensorboard, wandb."""
 
@@ -333,7 +333,7 @@ class _Fitted:
 
 @dataclass(frozen=True, kw_only=True)
 class Pretrain(MaskingOptions, _Run):
-    """Train a masked diffusion model (MDLM's diffusion transformer) from nothing."""
+    """Train a masked diffusion model (MDLM's diffusion transformer) from scratch."""
 
     hidden_size: int = 256
     """Width."""
@@ -375,7 +375,7 @@ class Pretrain(MaskingOptions, _Run):
 
 @dataclass(frozen=True, kw_only=True)
 class Adapt(MaskingOptions, _Run):
-    """Make a masked diffusion model of a causal Llama, Mistral or Qwen: a mask token, attention to both sides, and training."""
+    """Turn a causal Llama, Mistral or Qwen into a masked diffusion model: a mask token, bidirectional attention, training."""
 
     model: str
     """Folder, hub name or GGUF file of the causal model."""

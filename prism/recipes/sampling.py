@@ -43,50 +43,50 @@ class Sampling:
     """How to sample."""
 
     policy: str = "prism"
-    """Which method decides what is committed and what goes back to a mask: vanilla, mdlm, prism, prism-likelihood,
+    """Which method decides which masks are committed and which tokens are remasked: vanilla, mdlm, prism, prism-likelihood,
     prism-entropy, prism-restart, random, remdm-conf-topk, p2-self, p2-joint, p2-joint-paper, rdm, rcr, remdm-cap,
     remdm-rescale, remdm-conf, remdm-switch, remdm-loop, forward-backward, dfm, dream-origin, dream-maskgit-plus, dream-margin,
-    dream-entropy, threshold, factor or entropy-bounded. `prism cite --policy NAME` says whose it is."""
+    dream-entropy, threshold, factor or entropy-bounded. `prism cite --policy NAME` prints its papers."""
     order: str | None = None
-    """In which order masks are committed: random (default), margin, confidence, maskgit, probability, entropy, leftmost."""
+    """The order in which masks are committed: random (default), margin, confidence, maskgit, probability, entropy, leftmost."""
     steps: int | None = None
-    """Forward passes; as many as there are masks if left out."""
+    """Forward passes (default: as many as there are masks)."""
     k: int | None = None
-    """Tokens taken back per step (default 4; with --doubt as many as are doubtful)."""
+    """Tokens remasked per step (default 4; with --doubt, all that are doubtful)."""
     doubt: float | None = None
-    """Take back only tokens that are less probable than this, by the method's own score: quality, the model's probability, or
-    that of the moment of writing. For code with few steps better than a number alone (try 0.2); for puzzles (0.8) as good as
-    the right number, and fewer tokens go back."""
+    """Remask only tokens less probable than this by the method's own score: quality, the model's probability, or its
+    probability when the token was written. For code with few steps, better than a fixed number (try 0.2); for puzzles (0.8),
+    as good as the best fixed number, with fewer remasks."""
     k_block: int | None = None
-    """Tokens taken back per block instead, spread over the block's steps from the middle; by a shorter last block as many as it
-    has room for."""
+    """Instead of --k: tokens remasked per block, spread outwards from the middle of the block's steps; in a shorter last block,
+    as many as it has room for."""
     eta: float | None = None
-    """For counted methods K ~ Binomial(committed, eta); for ReMDM, P2 and their kin the published strength."""
+    """For methods with a count: K ~ Binomial(committed, eta). For ReMDM, P2 and the like: the published strength."""
     cap: bool = False
-    """With eta on a counted method: cap it as ReMDM does."""
+    """With --eta on a method with a count: cap it as ReMDM does."""
     on: float | None = None
     """Fraction of the steps after which remasking begins (default 0)."""
     off: float | None = None
     """Fraction of the steps after which it ends (default 1)."""
     temperature: float = 1.0
-    """Of the draws; 0 takes the most likely token."""
+    """Sampling temperature; 0 takes the most likely token."""
     top_k: int | None = None
-    """Draw among the k most likely tokens."""
+    """Draw from the k most likely tokens."""
     nucleus: float = 1.0
-    """Draw among the most likely tokens that hold this much probability."""
+    """Draw from the most likely tokens that together hold this much probability (top-p)."""
     keep_crossing: bool = False
-    """Nucleus: keep the token that crosses the bound too."""
+    """With --nucleus: also keep the token that crosses the bound."""
     schedule: str | None = None
     """Committed fraction over time: linear, cosine or plateau; the method's own if left out."""
     threshold: float | None = None
-    """Commit every mask at once whose likeliest token has at least this probability (policy threshold: 0.9 if left out). Others
-    that commit by count keep to their schedule besides, so that it can only take fewer forward passes; a block that is full
-    sooner takes fewer tokens back."""
+    """Commit at once every mask whose most likely token has at least this probability (policy threshold: 0.9 by default).
+    Policies with a count also keep to their schedule, so this can only save forward passes; a block that fills up sooner
+    remasks fewer tokens."""
     block: int | None = None
     """Write left to right in blocks of this many positions."""
     revisit: int | None = None
-    """With --block: when a block begins, take back so many tokens of the blocks before it, the worst first; they are written
-    again with it."""
+    """With --block: when a block begins, remask this many tokens of earlier blocks, worst first, and rewrite them together with
+    it."""
     seed: int = 0
     """The same seed gives the same result."""
 

@@ -62,35 +62,35 @@ class TrainingOptions:
     batch: int = 256
     """Sequences per step, over all processes."""
     accumulate: int = 1
-    """Micro-batches a process splits its share into."""
+    """Number of micro-batches into which each process splits its share of --batch."""
     lr: float = 3e-4
     """Learning rate."""
     backbone_lr: float | None = None
-    """Another one for the backbone."""
+    """Learning rate of the backbone, if different."""
     lora_lr: float | None = None
-    """Another one for LoRA."""
+    """Learning rate of LoRA, if different."""
     head_lr: float | None = None
-    """Another one for the quality head."""
+    """Learning rate of the quality head, if different."""
     muon_lr: float | None = None
     """Train the matrices of the backbone's blocks with Muon at this learning rate (0.003 is a good first try)."""
     weight_decay: float = 0.0
-    """Of AdamW."""
+    """Weight decay of AdamW."""
     clip: float = 1.0
-    """Largest norm of the gradient."""
+    """Maximum norm of the gradient."""
     warmup: float = 0.0
-    """Steps over which the learning rate rises; below 1, the share of all steps."""
+    """Steps over which the learning rate rises; a number below 1 is a fraction of --steps."""
     rate: str = "constant"
     """The learning rate afterwards: constant, cosine (down to 0) or cycles (a cosine wave, up and down)."""
     cycles: float = 5.0
-    """How many waves of rate=cycles."""
+    """Number of waves with --rate cycles."""
     ema: float | None = 0.9999
-    """Decay of the running average of the weights, which is what is saved; null keeps none."""
+    """Decay of the moving average of the weights, which is what is saved; null turns it off."""
     precision: str = "fp32"
     """fp32, or bf16 for matrix products in bfloat16."""
     compile: bool = False
     """torch.compile the backbone."""
     recompute: bool = False
-    """Less memory for a third more time: the backward pass computes the backbone's blocks anew."""
+    """Save memory for a third more time: the backward pass recomputes the backbone's blocks."""
     seed: int = 0
     """The same seed gives the same run."""
     log_every: int = 50
@@ -139,18 +139,18 @@ class LossOptions(MaskingOptions):
     k: int = 4
     """Tokens drawn at once to make y from z."""
     rounds: int = 1
-    """Write y in up to so many rounds of k tokens, each seeing those before, as sampling does; a forward pass more for each."""
+    """Write y in up to this many rounds of k tokens, each seeing the earlier ones, as in sampling; a forward pass each."""
     ys: int = 1
-    """Several y from one forward pass of z (n_y)."""
+    """Number of y drawn from one forward pass of z (n_y)."""
     regulariser: float = 5.0
     """λ, the weight of the masked-diffusion loss."""
     choose: str = "random"
-    """The rule for the k: random, probability (the most confident), or any order of prism sample. After any but random, quality
-    is calibrated for tokens at all places."""
+    """How the k masks are chosen: random, probability (the most confident), or any --order of prism sample. Unless random,
+    tuning ends with calibrating quality for tokens at all positions."""
     temperature: float = 1.0
-    """Of the draws of y."""
+    """Temperature of the draws of y."""
     nucleus: float = 1.0
-    """Draw y among the most likely tokens that hold this much probability."""
+    """Draw y from the most likely tokens that together hold this much probability (top-p)."""
     target: str = "quality"
     """quality: a scalar head learns p(token | rest); likelihood: the vocabulary head learns the whole distribution."""
 
@@ -240,7 +240,7 @@ class ConversationOptions:
     prompt_field: str = "prompt"
     """Conversations: where a row without messages keeps its prompt."""
     completion_field: str = "completion"
-    """And where its completion."""
+    """Conversations: where such a row keeps its completion."""
     padding: str = "eos"
     """What fills rows after the answer. eos: end-of-text tokens, seen and learned like any other (LLaDA's); unseen: nothing."""
     too_long: str = "drop"

@@ -23,26 +23,26 @@ class TextSampling(Sampling):
     """How to write text."""
 
     eos: str = "stop"
-    """At a token that ends the text: stop (after its block, and cut there) or keep (go on to the full length)."""
+    """At an end-of-text token: stop (finish the block and cut the text there) or keep (continue to the full length)."""
     min_tokens: int = 0
-    """No such token is drawn among the first so many generated ones."""
+    """Draw no end-of-text token among the first this many generated tokens."""
     stop: tuple[str, ...] = ()
-    """Strings at which the text is over; they are cut off."""
+    """Strings that end the text; they are not part of it."""
     cache: str | None = None
     """Compute only the block being written (dual), or it and what follows (prefix), and keep the rest as it was when the block
     began: fewer operations, and an approximation. How much faster depends: at 8B on an H200 dual writes one text 1.7 times as
     fast as no cache, 3.2 times with --recorded, and eight texts 8 times as fast; prefix is slower than none with one text.
     LLaDA and Dream only."""
     refresh: int | None = None
-    """With a cache: compute everything after so many steps inside a block, too."""
+    """With --cache: also recompute everything every so many steps within a block."""
     recorded: bool = False
-    """On a GPU: record the steps of a batch and replay them, which spares the host's work. It pays where texts are few and
+    """On a GPU: record the steps of a batch and replay them, which saves work on the host. It pays where texts are few and
     --cache dual leaves little to compute (1.9 times as fast for one text at 8B). Not with a prefix cache or --min_tokens."""
     compile: bool = False
     """Compile the model's layers first, which takes a minute or so each time the command runs: for much writing on a GPU, with
     --recorded. What is rounded otherwise may, now and then, become another token."""
     batch: int = 16
-    """Texts written at once; without a cache the result does not depend on it."""
+    """Texts written at once; without --cache it does not affect the result."""
 
     def build_writer(
         self, model: Backbone | PrismModel | Judged, writing: Writing, new_tokens: int, device: torch.device
