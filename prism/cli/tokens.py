@@ -29,6 +29,20 @@ from prism.recipes.writing import TextSampling, conversation
 from prism.writer import End, Written
 
 
+def _read(writing: Writing, text: str, model: str | None) -> list[int]:
+    """A whole text, for the model that was named."""
+    try:
+        return writing.read(text)
+    except sudoku.SudokuError as error:
+        raise _no_board(str(error), model) from error
+
+
+def _no_board(why: str, model: str | None) -> ValueError:
+    """If no model was named, a board may not have been meant."""
+    taken = " Digits and dots alone are read as a board; to have them read as text, name a model of text with --model."
+    return ValueError(f"{why}.{taken if model is None else ''}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sample(WithCorrector, TextSampling, Command):
     """Generate sequences, from nothing or around a prompt."""
@@ -120,8 +134,8 @@ class Sample(WithCorrector, TextSampling, Command):
             return writing.chat(conversation(self.prompt, self.system))
         if isinstance(writing, Board):
             if self.length is not None or self.new_tokens is not None:
-                raise ValueError("--length, --new_tokens: a board always has its 81 cells; leave them out.")
-            board = writing.read(self.prompt or "." * 81)
+                raise _no_board("--length, --new_tokens: a board always has its 81 cells; leave them out", self.model)
+            board = _read(writing, self.prompt or "." * 81, self.model)
             if sudoku.MASK not in board:
                 raise ValueError("The prompt leaves nothing to generate: the board is full.")
             return board
@@ -180,7 +194,7 @@ class Score(WithModel, Command):
         if getattr(model, "quality_head", None) is None:
             raise ValueError(f"{self.source()} has no quality head to ask; attach one with prism finetune.")
         writing = self.writing(model)
-        tokens = torch.tensor([writing.read(text)], device=self.torch_device())
+        tokens = torch.tensor([_read(writing, text, self.model)], device=self.torch_device())
         there, known = tokens.shape[1], own_length(model)
         warn_of_length(model, there)
         if known is not None and 2 * there < known:
