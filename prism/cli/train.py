@@ -106,6 +106,7 @@ class _Corpus:
     def _boards(self, seed: int) -> _Material:
         if self.boards < 1:
             raise ValueError(f"--boards {self.boards}: make at least 1 board.")
+        self._check_length(sudoku.LENGTH, "a board")
         rows = recipe.board_tokens(self.boards + self.held_out, self.data_seed)
         learn, aside = rows[: -self.held_out], rows[-self.held_out :].long()
         examples = recipe.examples(learn, seed=seed, augment=self.augment)
@@ -116,6 +117,7 @@ class _Corpus:
     def _rows(self, seed: int, vocab_size: int | None) -> _Material:
         stored = np.ascontiguousarray(load_rows(Path(self.data), vocab_size or 1 << 31))
         rows, content = torch.from_numpy(stored.astype("int64")), hashlib.sha256(stored.data).hexdigest()
+        self._check_length(rows.shape[1], f"a row of {self.data}")
         if len(rows) <= self.held_out:
             raise ValueError(
                 f"{self.data} has {len(rows)} sequences; --held_out {self.held_out} leaves none to learn from."
@@ -123,6 +125,11 @@ class _Corpus:
         learn, aside = rows[: -self.held_out], rows[-self.held_out :]
         vocab_size = vocab_size or int(rows.max()) + 2
         return _Material(Shuffled(learn, seed=seed), Batch(aside), len(learn), vocab_size, vocab_size - 1, content)
+
+    def _check_length(self, tokens: int, what: str) -> None:
+        """Of sequences that are never cut."""
+        if self.length not in (None, tokens):
+            raise ValueError(f"--length {self.length}: {what} has {tokens} tokens; take that, or leave it out.")
 
     def _text(self, seed: int, vocab_size: int | None, length: int) -> _Material:
         corpus = Corpus.load(Path(self.data))

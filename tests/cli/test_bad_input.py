@@ -187,6 +187,8 @@ compare sudoku --model {{m}}/sudoku --puzzles {{f}}/puzzles.txt --order best | U
 compare sudoku --model {{m}}/plain --puzzles {{f}}/puzzles.txt --steps 2 | needs a quality head
 compare sudoku --model {{m}}/plain --corrector {{m}}/sudoku --puzzles {{f}}/puzzles.txt --policies vanilla,random | no quality
 compare sudoku --model {{m}}/sudoku --puzzles {{f}}/missing.txt | missing.txt
+compare sudoku --model {{m}}/sudoku --policy vanilla | policies to compare are named with --policies
+compare sudoku --model {{m}}/sudoku --policies "prism, vanilla,prism" | prism is named twice
 compare sudoku --model {{m}}/sudoku --puzzle x | did you mean
 {SAMPLE} --count 0 | --count 0
 {SAMPLE} --count -2 | --count -2
@@ -301,6 +303,8 @@ score --text 1 --model {{m}}/sudoku --json {{f}} | that is a folder
 evaluate calibration --model {{m}}/words --data {{f}} | a folder, and not of prism tokenize
 {LEARN} --data {{f}}/rows.npy --vocab_size 3 | 0..2
 {LEARN} --data {{f}}/rows.npy --held_out 40 | leaves none
+{LEARN} --data {{f}}/rows.npy --length 6 | --length 6: a row of {{f}}/rows.npy has 12 tokens
+{PRETRAIN} --length 81 | --length 81: a board has 89 tokens
 {PRETRAIN} --resmue true | did you mean '--resume'
 {PRETRAIN} --output | --output
 pretrain --steps 1 | output
