@@ -85,6 +85,13 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_has_one_title(page: Path) -> None:
+    prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert prose.startswith("# ")
+    assert len(re.findall(r"^# ", prose, re.MULTILINE)) == 1
+
+
 SMALLER = {
     "tokenize": "--validation 0.3 --workers 1",
     "pretrain": "--length 32 --hidden_size 16 --layers 1 --heads 2 --held_out 4 --batch 4 --steps 2 "
