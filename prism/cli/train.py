@@ -129,7 +129,9 @@ class _Corpus:
     def _check_length(self, tokens: int, what: str) -> None:
         """Of sequences that are never cut."""
         if self.length not in (None, tokens):
-            raise ValueError(f"--length {self.length}: {what} has {tokens} tokens; take that, or leave it out.")
+            raise ValueError(
+                f"--length {self.length}: {what} has {tokens} tokens; give --length {tokens}, or leave it out."
+            )
 
     def _text(self, seed: int, vocab_size: int | None, length: int) -> _Material:
         corpus = Corpus.load(Path(self.data))

@@ -304,7 +304,7 @@ evaluate calibration --model {{m}}/words --data {{f}} | a folder, and not of pri
 {LEARN} --data {{f}}/rows.npy --vocab_size 3 | 0..2
 {LEARN} --data {{f}}/rows.npy --held_out 40 | leaves none
 {LEARN} --data {{f}}/rows.npy --length 6 | --length 6: a row of {{f}}/rows.npy has 12 tokens
-{PRETRAIN} --length 81 | --length 81: a board has 89 tokens
+{PRETRAIN} --length 81 | --length 81: a board has 89 tokens; give --length 89
 {PRETRAIN} --resmue true | did you mean '--resume'
 {PRETRAIN} --output | --output
 pretrain --steps 1 | output
