@@ -346,7 +346,7 @@ pretrain --output {{f}}/empty.txt | that is a file
 tokenize --output {{o}} --input x | tokenizer
 finetune --output {{o}} | model
 finetune --model {{m}}/nothing --output {{o}} | nothing
-finetune --model {{m}}/nothing --output {{f}}/begun | begun/training is not empty; set resume (--resume true)
+finetune --model {{m}}/nothing --output {{f}}/begun | begun/training is not empty; to go on with the run in it
 finetune --model {{m}}/nothing --output {{o}} --trackers mlflow | There is no tracker 'mlflow'; choose tensorboard or wandb
 finetune --model {{m}}/nothing --output {{o}} --batch 6 --accumulate 4 | batch=6 must be a multiple of 1 processes · acc
 {LEARN} --data {{f}}/rows.npy --boards 8 | --boards and --augment are of --data sudoku
