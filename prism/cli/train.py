@@ -295,9 +295,11 @@ class _Run(_Corpus, TrainingOptions, Command):
 
 def told(needed: Memory, rows: int, length: int) -> str:
     """One line about memory."""
+    size, unit = (1e9, "GB") if needed.total >= 1e9 else (1e6, "MB")
     return (
-        f"about {needed.total / 1e9:.1f} GB on each device: weights {needed.weights / 1e9:.1f}, gradients, moments and average "
-        f"{needed.learning / 1e9:.1f}, activations {needed.activations / 1e9:.1f} ({rows} sequences of {length} at once)"
+        f"about {needed.total / size:.1f} {unit} on each device: weights {needed.weights / size:.1f}, gradients, moments and "
+        f"average {needed.learning / size:.1f}, activations {needed.activations / size:.1f} ({rows} sequences of {length} at "
+        "once)"
     )
 
 
@@ -581,4 +583,6 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
         for name in TOKENIZER_FILES:
             if (found := beside / name).is_file():
                 shutil.copy(found, self.output / name)
-        console.print(f"saved to {self.output}")
+        task = "evaluate sudoku" if self.makes_boards else "sample"
+        unjudged = " --policy prism-likelihood" if model.quality_head is None else ""
+        console.print(f"saved to {self.output}; next: prism {task} --model {self.output}{unjudged}")

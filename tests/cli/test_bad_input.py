@@ -206,13 +206,16 @@ compare sudoku --model {{m}}/sudoku --puzzle x | did you mean
 {SAMPLE} --new_tokens 10 | leave them out
 {SAMPLE} --chat true --prompt hi | no tokenizer
 {SAMPLE} --chat true | --prompt
+{SAMPLE} --chat | --chat: say --chat true
+{SAMPLE} --prompt hi --chat --count 2 | --chat: say --chat true
+{PRETRAIN} --resume | --resume: say --resume true
 {SAMPLE} --system be | give --chat true too
 {SAMPLE} --stop a | leave them out
 {SAMPLE} --eos keep | leave them out
 {SAMPLE} --eos never | choose from stop, keep
 {SAMPLE} --min_tokens 3 | --min_tokens 3: this tokenizer names no token that ends a text
 {SAMPLE} --min_tokens -3 | --min_tokens -3: must be 0 or more
-{SAMPLE} --cache dual | keeps no cache
+{SAMPLE} --cache dual | This model keeps no cache; of all models only LLaDA, Dream
 {SAMPLE} --cache both | choose from prefix, dual
 {SAMPLE} --refresh 4 | give --cache
 {SAMPLE} --batch 0 | --batch 0
@@ -309,6 +312,7 @@ evaluate calibration --model {{m}}/words --data {{f}} | a folder, and not of pri
 {PRETRAIN} --output | --output
 pretrain --steps 1 | output
 pretrain --output {{f}}/empty.txt | that is a file
+{FINETUNE} --compile | --compile: say --compile true
 {FINETUNE} --head big | Unknown head
 {FINETUNE} --head none | --head none
 {FINETUNE} --k 0 | k=0
