@@ -308,6 +308,8 @@ evaluate calibration --model {{m}}/words --data {{f}} | a folder, and not of pri
 {LEARN} --data {{f}}/rows.npy --held_out 40 | leaves none
 {LEARN} --data {{f}}/rows.npy --length 6 | --length 6: a row of {{f}}/rows.npy has 12 tokens
 {PRETRAIN} --length 81 | --length 81: a board has 89 tokens; give --length 89
+{PRETRAIN} --head_lr 1e-3 | --head_lr is not an option of prism pretrain
+adapt --model {{m}}/nothing --data {{f}}/rows.npy --output {{o}} --boards 8 | --boards is not an option of prism adapt
 {PRETRAIN} --resmue true | did you mean '--resume'
 {PRETRAIN} --output | --output
 pretrain --steps 1 | output
