@@ -22,6 +22,7 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(BIN)/prism demo
+	@echo "To go on: source $(VENV)/bin/activate puts prism on your path; prism --help lists its commands."
 
 test: lint types check
 

@@ -21,6 +21,7 @@ import prism
 from prism.cli import main
 from prism.cli.cite import entries
 from prism.data.text import load_tokenizer, vocabulary_size
+from prism.training.settings import FREE
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -83,6 +84,13 @@ def test_links_lead_somewhere(page: Path) -> None:
     prose = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", prose) if "://" not in target]
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_has_one_title(page: Path) -> None:
+    prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert prose.startswith("# ")
+    assert len(re.findall(r"^# ", prose, re.MULTILINE)) == 1
 
 
 SMALLER = {
@@ -161,6 +169,12 @@ def test_every_public_name_is_documented() -> None:
     names = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert set(names) == set(prism.__all__)
     assert len(names) == len(set(names))
+
+
+def test_settings_that_may_change_at_a_resume_are_documented() -> None:
+    page = (ROOT / "docs" / "finetuning.md").read_text(encoding="utf-8")
+    told = page.partition("When resuming,")[2].partition("may change")[0]
+    assert re.findall(r"`--(\w+)`", told) == list(FREE)
 
 
 def test_every_method_has_its_line() -> None:

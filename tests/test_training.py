@@ -346,7 +346,7 @@ def test_deepspeed_in_another_way_than_zero_2_is_refused(
 
 def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(ValueError, match=r"is not empty; set resume \(--resume true\) to go on with it"):
+    with pytest.raises(ValueError, match=r"is not empty; to go on .* give --resume true \(in Python resume=True\)"):
         pretrain(tmp_path, tiny_dit())
 
 

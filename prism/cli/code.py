@@ -89,7 +89,7 @@ class Generating(WithCorrector, TextSampling):
     def generate(self, tasks: dict[int, Task], model: Any) -> dict[str, object]:
         """Solutions of the tasks, by number, in the file; what they cost."""
         require_head(model, self.method())
-        writing = self.writing(model)
+        writing = self.writing_of_text(model)
         writer = self.build_writer(model, writing, self.new_tokens, self.torch_device())
         questions = [Question(task.id, self._asked(writing, task), number) for number, task in tasks.items()]
         warn_of_length(model, max(len(question.prompt) for question in questions) + self.new_tokens)

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import nn
 
 from prism.data.text import fingerprint, load_tokenizer
-from prism.data.writing import Writing, has_tokenizer, writing_for
+from prism.data.writing import Text, Writing, has_tokenizer, writing_for
 from prism.evaluation.record import Record
 from prism.models.backbone import Backbone
 from prism.models.folding import for_sampling
@@ -135,6 +135,16 @@ class WithModel(OnDevice):
         """The tokenizer beside the model or its backbone, wherever they came from; boards or ids without one."""
         beside = next(filter(has_tokenizer, folders(self.source(), self.backbone)), None)
         return writing_for(beside, model.facts.vocab_size, own_length(model))
+
+    def writing_of_text(self, model: Any) -> Text:
+        """The same, of a model that must know text."""
+        writing = self.writing(model)
+        if not isinstance(writing, Text):
+            raise ValueError(
+                f"{self.source()} has no tokenizer, so it cannot read text; name a model of text, with its tokenizer's files "
+                "beside its weights."
+            )
+        return writing
 
 
 def embedded_for(text: str) -> Path:

@@ -62,7 +62,7 @@ class InHarness(WithModel, TextSampling):
         model = self.load()
         require_head(model, self.method())
         return {
-            "writer": self.build_writer(model, self.writing(model), self.new_tokens, self.torch_device()),
+            "writer": self.build_writer(model, self.writing_of_text(model), self.new_tokens, self.torch_device()),
             "length": own_length(model),
             "samples": self.samples,
             "seed": self.seed,

@@ -80,7 +80,7 @@ def parse(words: list[str]) -> Command:
         if (settings := _beneath(kind, found)) is not None:
             found = parser.parse_args(["--config", str(settings), *rest])
     except argparse.ArgumentError as error:
-        raise ValueError(_readable(error, parser, path)) from error
+        raise ValueError(_readable(error, parser, path, _switches(kind))) from error
     except UnicodeDecodeError as error:
         raise ValueError("--config: that is not a YAML file, it is not even text; name another.") from error
     found.pop("config", None)
@@ -100,7 +100,7 @@ def in_harness(given: Mapping[str, Any]) -> InHarness:
     try:
         found = parser.parse_object(values)
     except argparse.ArgumentError as error:
-        raise ValueError(_readable(error, parser, [])) from error
+        raise ValueError(_readable(error, parser, [], set())) from error
     found.pop("config", None)
     return InHarness(**parser.instantiate(found))
 
@@ -229,7 +229,14 @@ def _is_list(word: str) -> bool:
         return False
 
 
-def _readable(error: argparse.ArgumentError, parser: jsonargparse.ArgumentParser, path: list[str]) -> str:
+def _switches(kind: type[Any]) -> set[str]:
+    """Its options that are true or false."""
+    return {name for name, hint in get_type_hints(kind).items() if hint in (bool, bool | None)}
+
+
+def _readable(
+    error: argparse.ArgumentError, parser: jsonargparse.ArgumentParser, path: list[str], switches: set[str]
+) -> str:
     """The complaint in one line, with the option a mistyped one was probably meant to be."""
     message = re.sub(r"\s+", " ", str(error)).strip()
     command = f"prism {' '.join(path)}"
@@ -238,6 +245,9 @@ def _readable(error: argparse.ArgumentError, parser: jsonargparse.ArgumentParser
         name = unknown[1].partition("=")[0]
         options = [option for action in parser._actions for option in action.option_strings]
         return f"{name} is not an option of {command}{suggestion(name, options)}; see {command} --help."
+    alone = re.match(r"argument --(\w+): expected one argument", message)
+    if alone and alone[1] in switches:
+        return f"--{alone[1]}: say --{alone[1]} true, or false."
     message = re.sub(
         r"(?<=arguments are required: )\w[\w, ]*", lambda names: re.sub(r"\w+", r"--\g<0>", names[0]), message
     )

@@ -88,13 +88,26 @@ class CompareSudoku(_OnPuzzles):
 
     policies: str = "vanilla,random,remdm-cap,remdm-conf-topk,p2-self,prism"
     """Names of policies, separated by commas, or `all`; differences are relative to the first. --order, --k, --doubt etc. apply
-    to those that use them; --policy is not used here."""
+    to those that use them."""
+
+    def check(self) -> None:
+        super().check()
+        if self.policy != Sampling.policy:
+            raise ValueError(f"--policy {self.policy}: policies to compare are named with --policies; leave it out.")
+        names = self.names()
+        if doubled := [name for place, name in enumerate(names) if name in names[:place]]:
+            raise ValueError(f"--policies: {doubled[0]} is named twice; name each policy once.")
+
+    def names(self) -> list[str]:
+        """What is compared."""
+        if self.policies == "all":
+            return [method.name for method in METHODS]
+        return [name.strip() for name in self.policies.split(",")]
 
     def run(self) -> dict[str, Any]:
         clock = Stopwatch()
-        names = [method.name for method in METHODS] if self.policies == "all" else self.policies.split(",")
         shared = {field.name: getattr(self, field.name) for field in fields(Sampling)}
-        variants = [Sampling(**{**shared, "policy": name.strip()}).only_what_it_reads() for name in names]
+        variants = [Sampling(**{**shared, "policy": name}).only_what_it_reads() for name in self.names()]
         for variant in variants:
             variant.build_policy()
         puzzles, model = self.read(), self.load_for(*(variant.method() for variant in variants))

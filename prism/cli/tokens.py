@@ -20,13 +20,27 @@ from prism.cli.command import (
     warn_of_idleness,
     warn_of_length,
 )
-from prism.cli.words import painted, shown
+from prism.cli.words import painted, show_legend, shown
 from prism.data import sudoku
 from prism.data.writing import Board, Writing
 from prism.evaluation.record import Stopwatch, plain
 from prism.noise import Noise
 from prism.recipes.writing import TextSampling, conversation
 from prism.writer import End, Written
+
+
+def _read(writing: Writing, text: str, model: str | None) -> list[int]:
+    """A whole text, for the model that was named."""
+    try:
+        return writing.read(text)
+    except sudoku.SudokuError as error:
+        raise _no_board(str(error), model) from error
+
+
+def _no_board(why: str, model: str | None) -> ValueError:
+    """If no model was named, a board may not have been meant."""
+    taken = " Digits and dots alone are read as a board; to have them read as text, name a model of text with --model."
+    return ValueError(f"{why}.{taken if model is None else ''}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +102,8 @@ class Sample(WithCorrector, TextSampling, Command):
         watched = console.is_terminal and not self.recorded if self.watch is None else self.watch
         ends = writing.ends if writer.eos.stops and mask not in prompt else ()
         steps = writer.steps_of([prompt] * self.count, noise)
+        if getattr(model, "quality_head", None) is not None:
+            show_legend(watched=watched)
         over: dict[int, Written] = {}
         for progress in shown(steps, writing, ends) if watched else steps:
             over |= progress.over
@@ -120,8 +136,8 @@ class Sample(WithCorrector, TextSampling, Command):
             return writing.chat(conversation(self.prompt, self.system))
         if isinstance(writing, Board):
             if self.length is not None or self.new_tokens is not None:
-                raise ValueError("--length, --new_tokens: a board always has its 81 cells; leave them out.")
-            board = writing.read(self.prompt or "." * 81)
+                raise _no_board("--length, --new_tokens: a board always has its 81 cells; leave them out", self.model)
+            board = _read(writing, self.prompt or "." * 81, self.model)
             if sudoku.MASK not in board:
                 raise ValueError("The prompt leaves nothing to generate: the board is full.")
             return board
@@ -180,7 +196,7 @@ class Score(WithModel, Command):
         if getattr(model, "quality_head", None) is None:
             raise ValueError(f"{self.source()} has no quality head to ask; attach one with prism finetune.")
         writing = self.writing(model)
-        tokens = torch.tensor([writing.read(text)], device=self.torch_device())
+        tokens = torch.tensor([_read(writing, text, self.model)], device=self.torch_device())
         there, known = tokens.shape[1], own_length(model)
         warn_of_length(model, there)
         if known is not None and 2 * there < known:
@@ -192,10 +208,11 @@ class Score(WithModel, Command):
         ids = tokens[0].tolist()
         masked = [token == model.facts.mask_id for token in ids]
         pieces = writing.pieces(ids)
+        show_legend(watched=False)
         console.print(painted(pieces, [None if m else q for m, q in zip(masked, quality, strict=True)]), soft_wrap=True)
-        judged = [q for m, q in zip(masked, quality, strict=True) if not m]
+        judged = [(q, piece) for q, piece, m in zip(quality, pieces, masked, strict=True) if not m]
         if judged:
-            console.print(f"\nlowest {min(judged):.3f}, mean {sum(judged) / len(judged):.3f} over {len(judged)} tokens")
+            console.print(f"\n{_summary(judged)}", markup=False, soft_wrap=True)
         record = clock.record("score", self, seed=0, model=model, name=self.model or f"embedded {self.embedded().name}")
         show_record(record)
         return {
@@ -222,3 +239,10 @@ class Score(WithModel, Command):
         if text is None or not text.strip():
             raise ValueError("There is nothing to score: the text is empty.")
         return text
+
+
+def _summary(judged: list[tuple[float, str]]) -> str:
+    """The qualities in one line, and the tokens that have the lowest."""
+    most_doubtful = ", ".join(f"{piece.strip(' ')!r} {quality:.3f}" for quality, piece in sorted(judged)[:3])
+    lowest, average = min(judged)[0], mean(quality for quality, _ in judged)
+    return f"lowest {lowest:.3f}, mean {average:.3f} over {len(judged)} tokens; most doubtful: {most_doubtful}"

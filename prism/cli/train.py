@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -66,25 +66,14 @@ WHAT_TO_LEARN = "say what to learn from: --data chat.jsonl, a folder of prism to
 class _Corpus:
     """What to learn from."""
 
-    data: str = "sudoku"
-    """sudoku (boards made from --data_seed), a folder of prism tokenize, a .npy file of token ids, one sequence a row, or (for
-    finetune) JSON lines of conversations: {"prompt": …, "completion": …} or {"messages": [{"role": …, "content": …}, …]}."""
-    data_seed: int = 0
-    """Seed of the generated boards, and of the conversations held out."""
-    boards: int = recipe.TRAINING_BOARDS
-    """How many boards to make for training."""
-    augment: bool = True
-    """Sudoku: show every board under a fresh symmetry of the game each time."""
+    data: str
+    """A folder of prism tokenize, or a .npy file of token ids, one sequence a row."""
     held_out: int = 256
     """Sequences held out to measure the loss on; for text, taken from the validation documents."""
     length: int | None = None
     """Text and conversations: tokens per sequence (default: 1024, or the model's own length if that is less)."""
     ends: bool = False
     """Text: put every sequence between two end-of-text tokens, as MDLM's checkpoints were trained."""
-
-    @property
-    def makes_boards(self) -> bool:
-        return self.data == "sudoku"
 
     def tokens_of(self, own: int | None) -> int:
         """Of a sequence, for a model that was trained for `own` of them, if it was trained and says so."""
@@ -97,25 +86,17 @@ class _Corpus:
         """`vocab_size` and `own`, the length it was trained for, are those of the model, if there is one."""
         if self.held_out < 1:
             raise ValueError(f"--held_out {self.held_out}: keep at least 1 sequence apart to measure the loss on.")
-        if self.makes_boards:
-            return self._boards(seed)
+        return self._found(seed, vocab_size, own)
+
+    def _found(self, seed: int, vocab_size: int | None, own: int | None) -> _Material:
         if Path(self.data).is_dir():
             return self._text(seed, vocab_size, self.tokens_of(own))
         return self._rows(seed, vocab_size)
 
-    def _boards(self, seed: int) -> _Material:
-        if self.boards < 1:
-            raise ValueError(f"--boards {self.boards}: make at least 1 board.")
-        rows = recipe.board_tokens(self.boards + self.held_out, self.data_seed)
-        learn, aside = rows[: -self.held_out], rows[-self.held_out :].long()
-        examples = recipe.examples(learn, seed=seed, augment=self.augment)
-        held_out = Batch(aside, recipe.cells_only(len(aside)))
-        content = hashlib.sha256(rows.numpy().data).hexdigest()
-        return _Material(examples, held_out, len(learn), sudoku.VOCABULARY, sudoku.MASK, content)
-
     def _rows(self, seed: int, vocab_size: int | None) -> _Material:
         stored = np.ascontiguousarray(load_rows(Path(self.data), vocab_size or 1 << 31))
         rows, content = torch.from_numpy(stored.astype("int64")), hashlib.sha256(stored.data).hexdigest()
+        self._check_length(rows.shape[1], f"a row of {self.data}")
         if len(rows) <= self.held_out:
             raise ValueError(
                 f"{self.data} has {len(rows)} sequences; --held_out {self.held_out} leaves none to learn from."
@@ -123,6 +104,13 @@ class _Corpus:
         learn, aside = rows[: -self.held_out], rows[-self.held_out :]
         vocab_size = vocab_size or int(rows.max()) + 2
         return _Material(Shuffled(learn, seed=seed), Batch(aside), len(learn), vocab_size, vocab_size - 1, content)
+
+    def _check_length(self, tokens: int, what: str) -> None:
+        """Of sequences that are never cut."""
+        if self.length not in (None, tokens):
+            raise ValueError(
+                f"--length {self.length}: {what} has {tokens} tokens; give --length {tokens}, or leave it out."
+            )
 
     def _text(self, seed: int, vocab_size: int | None, length: int) -> _Material:
         corpus = Corpus.load(Path(self.data))
@@ -204,8 +192,6 @@ class _Run(_Corpus, TrainingOptions, Command):
         check_trackers(self.trackers)
         settings = self.build_optimisation()
         Share(settings.batch, settings.accumulate, launched()[0], process=0)  # which refuses what cannot be shared out
-        if not self.makes_boards and (self.boards != recipe.TRAINING_BOARDS or not self.augment):
-            raise ValueError("--boards and --augment are of --data sudoku; leave them out with other data.")
         if self.ends and not Path(self.data).is_dir():
             raise ValueError(f"--ends: only text has ends, a folder of prism tokenize, and not --data {self.data}.")
 
@@ -284,11 +270,51 @@ class _Run(_Corpus, TrainingOptions, Command):
         console.print(f"saved to {self.output}; next: prism finetune --model {self.output} --output …")
 
 
+@dataclass(frozen=True, kw_only=True)
+class _RunOnBoards(_Run):
+    """A run that may learn from Sudoku boards."""
+
+    data: str = "sudoku"
+    """sudoku (boards made from --data_seed), a folder of prism tokenize, a .npy file of token ids, one sequence a row, or (for
+    finetune) JSON lines of conversations: {"prompt": …, "completion": …} or {"messages": [{"role": …, "content": …}, …]}."""
+    data_seed: int = 0
+    """Seed of the generated boards, and of the conversations held out."""
+    boards: int = recipe.TRAINING_BOARDS
+    """How many boards to make for training."""
+    augment: bool = True
+    """Sudoku: show every board under a fresh symmetry of the game each time."""
+
+    @property
+    def makes_boards(self) -> bool:
+        return self.data == "sudoku"
+
+    def check(self) -> None:
+        super().check()
+        if not self.makes_boards and (self.boards != recipe.TRAINING_BOARDS or not self.augment):
+            raise ValueError("--boards and --augment are of --data sudoku; leave them out with other data.")
+
+    def _found(self, seed: int, vocab_size: int | None, own: int | None) -> _Material:
+        return self._boards(seed) if self.makes_boards else super()._found(seed, vocab_size, own)
+
+    def _boards(self, seed: int) -> _Material:
+        if self.boards < 1:
+            raise ValueError(f"--boards {self.boards}: make at least 1 board.")
+        self._check_length(sudoku.LENGTH, "a board")
+        rows = recipe.board_tokens(self.boards + self.held_out, self.data_seed)
+        learn, aside = rows[: -self.held_out], rows[-self.held_out :].long()
+        examples = recipe.examples(learn, seed=seed, augment=self.augment)
+        held_out = Batch(aside, recipe.cells_only(len(aside)))
+        content = hashlib.sha256(rows.numpy().data).hexdigest()
+        return _Material(examples, held_out, len(learn), sudoku.VOCABULARY, sudoku.MASK, content)
+
+
 def told(needed: Memory, rows: int, length: int) -> str:
     """One line about memory."""
+    size, unit = (1e9, "GB") if needed.total >= 1e9 else (1e6, "MB")
     return (
-        f"about {needed.total / 1e9:.1f} GB on each device: weights {needed.weights / 1e9:.1f}, gradients, moments and average "
-        f"{needed.learning / 1e9:.1f}, activations {needed.activations / 1e9:.1f} ({rows} sequences of {length} at once)"
+        f"about {needed.total / size:.1f} {unit} on each device: weights {needed.weights / size:.1f}, gradients, moments and "
+        f"average {needed.learning / size:.1f}, activations {needed.activations / size:.1f} ({rows} sequences of {length} at "
+        "once)"
     )
 
 
@@ -332,7 +358,7 @@ class _Fitted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pretrain(MaskingOptions, _Run):
+class Pretrain(MaskingOptions, _RunOnBoards):
     """Train a masked diffusion model (MDLM's diffusion transformer) from scratch."""
 
     hidden_size: int = 256
@@ -379,7 +405,7 @@ class Adapt(MaskingOptions, _Run):
 
     model: str
     """Folder, hub name or GGUF file of the causal model."""
-    data: str = field()
+    data: str
     """A folder of prism tokenize, made with the model's tokenizer, or a .npy file of token ids, one sequence a row."""
     shifted: bool = True
     """Go on reading the prediction of token i at position i - 1, as the causal model did (Dream, DiffuLLaMA); false: at i."""
@@ -391,8 +417,6 @@ class Adapt(MaskingOptions, _Run):
         loss, _ = self.build_denoising(), self.build_optimisation()
         if not 0 <= self.widen <= self.steps:
             raise ValueError(f"--widen {self.widen}: must be in 0..{self.steps}, or attention is not whole at the end.")
-        if self.makes_boards:
-            raise ValueError("--data sudoku: boards are not text; name a folder of prism tokenize or a .npy file.")
         material = self.read(self.seed)
         model = self._start(material)
         self.announce(model, loss, material)
@@ -419,7 +443,7 @@ class Adapt(MaskingOptions, _Run):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
+class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _RunOnBoards):
     """Attach a quality head to a masked diffusion model and train it with the PRISM loss."""
 
     smaller: ClassVar[str] = f"{_Run.smaller}, or LoRA (--lora_rank) on --base bfloat16 or --base 4bit"
@@ -572,4 +596,6 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _Run):
         for name in TOKENIZER_FILES:
             if (found := beside / name).is_file():
                 shutil.copy(found, self.output / name)
-        console.print(f"saved to {self.output}")
+        task = "evaluate sudoku" if self.makes_boards else "sample"
+        unjudged = " --policy prism-likelihood" if model.quality_head is None else ""
+        console.print(f"saved to {self.output}; next: prism {task} --model {self.output}{unjudged}")

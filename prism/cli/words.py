@@ -32,6 +32,13 @@ def _colour(piece: str, quality: float | None) -> str:
     return "" if quality is None or piece.isspace() else quality_style(quality)
 
 
+def show_legend(*, watched: bool) -> None:
+    """What the colours mean, where there are any: on a terminal."""
+    if console.is_terminal:
+        struck_out = " Struck out: it remasks it." if watched else ""
+        console.print(f"[dim]Blue: the model is sure of a token. Red: it doubts it.{struck_out}[/dim]", soft_wrap=True)
+
+
 def shown(steps: Iterable[Progress], writing: Writing, ends: tuple[int, ...]) -> Iterator[Progress]:
     """The same steps, each on the screen for a moment, every text in its place; it is cleared of them at last."""
     texts: dict[int, Text] = {}

@@ -248,6 +248,12 @@ def load_tokenizer(name: str | Path) -> Any:
         raise TextError(f"There is no tokenizer in {str(name)!r}: {first_line(error)}") from error
     if not tokenizer.is_fast:
         raise TextError(f"The tokenizer of {str(name)!r} has no fast version (tokenizer.json); convert it first.")
+    special = set(tokenizer.all_special_tokens)
+    if tokenizer.get_vocab().keys() <= special:  # as transformers makes of a config.json alone
+        raise TextError(
+            f"There is no tokenizer in {str(name)!r}: what is there makes one that knows only special tokens; "
+            "add the tokenizer's own files (tokenizer.json, or vocab.txt and the like), or name another folder."
+        )
     return tokenizer
 
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from prism.data.text import load_tokenizer
-from prism.models.folder import Folder, ModelError, first_line
+from prism.models.folder import Folder, ModelError, first_line, no_bars
 from prism.models.hub import locate
 from prism.models.masked_lm import max_length
 
@@ -207,7 +207,8 @@ def _load(kind: Any, name: str, device: torch.device | str, dtype: torch.dtype) 
         source = place = locate(name)
         inside = {}
     try:
-        model = kind.from_pretrained(place, dtype=dtype, use_safetensors=None if inside else True, **inside)
+        with no_bars():
+            model = kind.from_pretrained(place, dtype=dtype, use_safetensors=None if inside else True, **inside)
     except (ImportError, OSError, ValueError, RuntimeError) as error:
         raise ModelError(f"{name} cannot be loaded as a {kind.__name__}: {first_line(error)}") from error
     return model.to(device), load_tokenizer(source)

@@ -31,7 +31,10 @@ class Cached:
         """`refresh` computes everything anew after so many steps inside a block, too; `suffix` keeps the prefix alone."""
         backbone = model.backbone if isinstance(model, PrismModel) else model
         if not isinstance(backbone, Llama):
-            raise ValueError(f"A {type(backbone).__name__} keeps no cache; only the Llama family (LLaDA, Dream) does.")
+            raise ValueError(
+                "This model keeps no cache; of all models only LLaDA, Dream and those of prism adapt (the Llama family) do. "
+                "Leave the cache out."
+            )
         if refresh is not None and refresh < 1:
             raise ValueError(f"refresh={refresh} must be at least 1 step.")
         self.model, self.refresh, self.suffix = model, refresh, suffix

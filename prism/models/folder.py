@@ -28,6 +28,20 @@ class CorrectorError(ModelError):
     """A corrector that cannot be loaded or saved: what, why, and how to mend it."""
 
 
+@contextmanager
+def no_bars() -> Iterator[None]:
+    """While it lasts transformers, which shows bars for the smallest model and off a terminal too, shows none."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
 @dataclass(frozen=True)
 class Folder:
     path: Path

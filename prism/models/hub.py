@@ -24,7 +24,16 @@ from torch import Tensor
 from prism.models.attach import PrismModel, base_weights, describe, is_corrector, load
 from prism.models.backbone import Backbone
 from prism.models.dit import DiT, DiTConfig
-from prism.models.folder import CorrectorError, Folder, ModelError, check_tensors, first_line, write_json, write_tensors
+from prism.models.folder import (
+    CorrectorError,
+    Folder,
+    ModelError,
+    check_tensors,
+    first_line,
+    no_bars,
+    write_json,
+    write_tensors,
+)
 from prism.models.llama import Llama, LlamaConfig
 from prism.models.masked_lm import MaskedLM
 from prism.models.published import dream_config, dream_name, known_tokens, llada_config, llada_name, refusal
@@ -325,7 +334,8 @@ def _write_backbone(backbone: Backbone, folder: Path, state: Mapping[str, Tensor
         write_tensors(folder / "model.safetensors", tensors)
     elif isinstance(backbone, MaskedLM):
         own = {name.removeprefix("model."): value for name, value in tensors.items()}
-        backbone.model.save_pretrained(folder, state_dict=own)
+        with no_bars():
+            backbone.model.save_pretrained(folder, state_dict=own)
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         write_json(folder / "config.json", {**config, "mask_token_id": backbone.facts.mask_id})
     else:

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.models.backbone import Backbone, Cache, Facts
-from prism.models.folder import Folder, ModelError, first_line, listed
+from prism.models.folder import Folder, ModelError, first_line, listed, no_bars
 from prism.state import Hidden, Mask, Tokens
 
 
@@ -36,9 +36,13 @@ class MaskedLM(Backbone):
         mask_id = getattr(model.config, "mask_token_id", None) if mask_id is None else mask_id
         known = model.get_input_embeddings().num_embeddings
         if mask_id is None or not 0 <= mask_id < known:
+            why = (
+                "This model's config names no mask token"
+                if mask_id is None
+                else f"mask_id={mask_id} is no id of this model"
+            )
             raise ModelError(
-                f"mask_id={mask_id} is not one of the {known} ids of this model; say which one the mask is "
-                "(--mask_id ID, mask_id=ID)."
+                f"{why}; say which of the {known} ids, 0..{known - 1}, is the mask (--mask_id ID, mask_id=ID)."
             )
         pad_id = getattr(model.config, "pad_token_id", None)
         self.facts = Facts(mask_id, projection.out_features, projection.in_features, pad_id=pad_id)
@@ -63,14 +67,15 @@ class MaskedLM(Backbone):
                 f"{path} holds no .safetensors; save the model again with save_pretrained (transformers 5)."
             )
         try:
-            model, info = AutoModelForMaskedLM.from_pretrained(
-                path,
-                use_safetensors=True,
-                dtype=dtype or "auto",
-                local_files_only=True,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-            )
+            with no_bars():
+                model, info = AutoModelForMaskedLM.from_pretrained(
+                    path,
+                    use_safetensors=True,
+                    dtype=dtype or "auto",
+                    local_files_only=True,
+                    output_loading_info=True,
+                    ignore_mismatched_sizes=True,
+                )
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise ModelError(f"{path} cannot be loaded as a masked language model: {first_line(error)}") from error
         misshapen = {name for name, *_ in info["mismatched_keys"]}

@@ -187,18 +187,17 @@ class Sampling:
 
     def idle(self, free: int) -> str | None:
         """What to tell somebody who did not choose the K that nothing will come of; None where something will."""
-        return None if self.takes_back(free) else f"Nothing will be taken back: {self._no_room(free)}"
+        return None if self.takes_back(free) else f"Nothing will be remasked: {self._no_room(free)}"
 
     def _no_room(self, free: int) -> str:
         room = self._smallest_block(free)
         assert room is not None
         schedule = self.build_schedule() or Linear()
         most = next((k for k in range(self._fixed().k, 0, -1) if Fixed(k).held(*room, schedule)), 0)
+        where = f"{_counted(room[1], 'step')} on {_counted(room[0], 'position')}"
         fewer = f"--k {most} or less" if most else "more --steps"
-        return (
-            f"{room[1]} steps on {room[0]} positions never have more than {self._fixed().k} tokens and room for as many masks; "
-            f"take {fewer}, or a larger --block."
-        )
+        larger = ", or a larger --block" if room[0] < free else ""
+        return f"with {where} there is never room to remask {_counted(self._fixed().k, 'token')}; take {fewer}{larger}."
 
     def _fixed(self) -> Fixed:
         return Fixed(4 if self.k is None else self.k)
@@ -229,6 +228,10 @@ class Sampling:
                 f"--k_block {k_block}: {fewest} steps on a block of {size} positions leave room to take back {most}; take no "
                 "more, or more --steps, or another --block."
             )
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 Kind = TypeVar("Kind")

@@ -67,10 +67,6 @@ class TrainingOptions:
     """Learning rate."""
     backbone_lr: float | None = None
     """Learning rate of the backbone, if different."""
-    lora_lr: float | None = None
-    """Learning rate of LoRA, if different."""
-    head_lr: float | None = None
-    """Learning rate of the quality head, if different."""
     muon_lr: float | None = None
     """Train the matrices of the backbone's blocks with Muon at this learning rate (0.003 is a good first try)."""
     weight_decay: float = 0.0
@@ -187,6 +183,10 @@ class AttachmentOptions:
     """Dropout before LoRA."""
     lora_targets: tuple[str, ...] = ("attn_qkv",)
     """Names of the layers to adapt."""
+    lora_lr: float | None = None
+    """Learning rate of LoRA, if different."""
+    head_lr: float | None = None
+    """Learning rate of the quality head, if different."""
     base: str = "auto"
     """How the backbone's weights are kept: auto (float32 if they learn, else as they are stored), float32, bfloat16, or 4bit
     (NF4; frozen, on an NVIDIA GPU, with bitsandbytes). What learns beside a frozen backbone is always float32."""

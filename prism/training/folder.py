@@ -34,7 +34,10 @@ def whole_state(model: nn.Module) -> dict[str, Tensor]:
 def check_new(path: Path) -> None:
     """Whether a run may begin there."""
     if path.is_dir() and any(path.iterdir()):
-        raise ValueError(f"{path} is not empty; set resume (--resume true) to go on with it, or choose another folder.")
+        raise ValueError(
+            f"{path} is not empty; to go on with the run in it give --resume true (in Python resume=True), or choose another "
+            "folder."
+        )
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from prism.training.ema import Ema
 from prism.training.examples import Examples, mixed
 from prism.training.folder import RunFolder, trainable
 from prism.training.graphs import Recorded, can_be_recorded
-from prism.training.meter import Meter, Share, progress_bar
+from prism.training.meter import Meter, Share, progress_bar, show
 from prism.training.muon import Muon
 from prism.training.objective import Objective
 from prism.training.settings import Optimisation
@@ -159,7 +159,7 @@ def train(
                 figures |= {f"lr/{group['name']}": group["lr"] for group in groups}
                 run.note(done, figures)
                 accelerator.log(figures, step=done)
-                bar.update(bar.task_ids[0], loss=figures["loss"], pace=figures["rows_per_second"])
+                show(bar, figures)
             if evaluate is not None and settings.due(done, settings.evaluate_every):
                 with meter.paused(), objective.evaluating(ema, shared):
                     scores = {f"evaluation/{name}": float(score) for name, score in evaluate(model, done).items()}

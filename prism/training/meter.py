@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -117,9 +116,14 @@ def progress_bar(steps: int, begin: int, *, shown: bool) -> rich.progress.Progre
         TextColumn("training"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.4f} · {task.fields[pace]:,.0f} rows/s ·"),
+        TextColumn("{task.fields[figures]}"),
         TimeRemainingColumn(),
         disable=not shown,
     )
-    bar.add_task("training", total=steps, completed=begin, loss=math.nan, pace=0.0)
+    bar.add_task("training", total=steps, completed=begin, figures="")
     return bar
+
+
+def show(bar: rich.progress.Progress, figures: Mapping[str, float]) -> None:
+    """On the bar, which shows none before the first are there."""
+    bar.update(bar.task_ids[0], figures=f"loss {figures['loss']:.4f} · {figures['rows_per_second']:,.0f} rows/s ·")

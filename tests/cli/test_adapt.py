@@ -84,8 +84,8 @@ def test_resumed_only_as_it_was_begun(folder: Path, tmp_path: Path, capsys: pyte
 
 
 def test_on_ids(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    np.save(tmp_path / "rows.npy", np.tile(np.arange(6), (40, 2)))
-    np.save(tmp_path / "large.npy", np.full((40, 12), 4000))
+    np.save(tmp_path / "rows.npy", np.tile(np.arange(8), (40, 2)))
+    np.save(tmp_path / "large.npy", np.full((40, 16), 4000))
     words = ["adapt", "--model", folder / "llama", *FAST, "--output", tmp_path / "out"]
     assert run(*words, "--data", tmp_path / "large.npy") == 2
     assert "has token ids up to 4000; the model knows 0.." in capsys.readouterr().err
@@ -103,7 +103,7 @@ def test_what_cannot_be_adapted(folder: Path, tmp_path: Path, capsys: pytest.Cap
         ([*text, "--model", tmp_path / "small"], "leaves a gap after the 30 tokens"),
         ([*text, "--model", tmp_path / "mistral"], "at most 15 (--length"),
         ([*text, "--model", tmp_path / "absent.gguf"], "absent.gguf"),
-        (["--data", "sudoku", "--model", folder / "llama"], "boards are not text"),
+        (["--data", "sudoku", "--model", folder / "llama"], "sudoku: no such file; expected a .npy array"),
         (["--model", folder / "llama"], "data"),
     )
     for words, complaint in lines:

@@ -187,6 +187,8 @@ compare sudoku --model {{m}}/sudoku --puzzles {{f}}/puzzles.txt --order best | U
 compare sudoku --model {{m}}/plain --puzzles {{f}}/puzzles.txt --steps 2 | needs a quality head
 compare sudoku --model {{m}}/plain --corrector {{m}}/sudoku --puzzles {{f}}/puzzles.txt --policies vanilla,random | no quality
 compare sudoku --model {{m}}/sudoku --puzzles {{f}}/missing.txt | missing.txt
+compare sudoku --model {{m}}/sudoku --policy vanilla | policies to compare are named with --policies
+compare sudoku --model {{m}}/sudoku --policies "prism, vanilla,prism" | prism is named twice
 compare sudoku --model {{m}}/sudoku --puzzle x | did you mean
 {SAMPLE} --count 0 | --count 0
 {SAMPLE} --count -2 | --count -2
@@ -204,13 +206,16 @@ compare sudoku --model {{m}}/sudoku --puzzle x | did you mean
 {SAMPLE} --new_tokens 10 | leave them out
 {SAMPLE} --chat true --prompt hi | no tokenizer
 {SAMPLE} --chat true | --prompt
+{SAMPLE} --chat | --chat: say --chat true
+{SAMPLE} --prompt hi --chat --count 2 | --chat: say --chat true
+{PRETRAIN} --resume | --resume: say --resume true
 {SAMPLE} --system be | give --chat true too
 {SAMPLE} --stop a | leave them out
 {SAMPLE} --eos keep | leave them out
 {SAMPLE} --eos never | choose from stop, keep
 {SAMPLE} --min_tokens 3 | --min_tokens 3: this tokenizer names no token that ends a text
 {SAMPLE} --min_tokens -3 | --min_tokens -3: must be 0 or more
-{SAMPLE} --cache dual | keeps no cache
+{SAMPLE} --cache dual | This model keeps no cache; of all models only LLaDA, Dream
 {SAMPLE} --cache both | choose from prefix, dual
 {SAMPLE} --refresh 4 | give --cache
 {SAMPLE} --batch 0 | --batch 0
@@ -301,10 +306,15 @@ score --text 1 --model {{m}}/sudoku --json {{f}} | that is a folder
 evaluate calibration --model {{m}}/words --data {{f}} | a folder, and not of prism tokenize
 {LEARN} --data {{f}}/rows.npy --vocab_size 3 | 0..2
 {LEARN} --data {{f}}/rows.npy --held_out 40 | leaves none
+{LEARN} --data {{f}}/rows.npy --length 6 | --length 6: a row of {{f}}/rows.npy has 12 tokens
+{PRETRAIN} --length 81 | --length 81: a board has 89 tokens; give --length 89
+{PRETRAIN} --head_lr 1e-3 | --head_lr is not an option of prism pretrain
+adapt --model {{m}}/nothing --data {{f}}/rows.npy --output {{o}} --boards 8 | --boards is not an option of prism adapt
 {PRETRAIN} --resmue true | did you mean '--resume'
 {PRETRAIN} --output | --output
 pretrain --steps 1 | output
 pretrain --output {{f}}/empty.txt | that is a file
+{FINETUNE} --compile | --compile: say --compile true
 {FINETUNE} --head big | Unknown head
 {FINETUNE} --head none | --head none
 {FINETUNE} --k 0 | k=0
@@ -342,7 +352,7 @@ pretrain --output {{f}}/empty.txt | that is a file
 tokenize --output {{o}} --input x | tokenizer
 finetune --output {{o}} | model
 finetune --model {{m}}/nothing --output {{o}} | nothing
-finetune --model {{m}}/nothing --output {{f}}/begun | begun/training is not empty; set resume (--resume true)
+finetune --model {{m}}/nothing --output {{f}}/begun | begun/training is not empty; to go on with the run in it
 finetune --model {{m}}/nothing --output {{o}} --trackers mlflow | There is no tracker 'mlflow'; choose tensorboard or wandb
 finetune --model {{m}}/nothing --output {{o}} --batch 6 --accumulate 4 | batch=6 must be a multiple of 1 processes · acc
 {LEARN} --data {{f}}/rows.npy --boards 8 | --boards and --augment are of --data sudoku

@@ -101,6 +101,14 @@ def test_a_corrector_judges_while_another_writes(folder: Path, llama: Path, caps
 
 
 @pytest.mark.skipif(not available(), reason="this machine can isolate no programs")
+def test_a_model_of_boards_writes_no_programs(folder: Path, models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["evaluate", "code", "--tasks", str(folder / "tasks.jsonl"), "--output", str(folder / "s.jsonl")]
+    assert main([*words, "--model", str(models / "sudoku")]) == 2
+    assert "sudoku has no tokenizer, so it cannot read text" in capsys.readouterr().err
+    assert not (folder / "s.jsonl").exists()
+
+
+@pytest.mark.skipif(not available(), reason="this machine can isolate no programs")
 def test_a_model_writes_what_is_judged(folder: Path, llama: Path) -> None:
     """A killed run goes on where it was, another seed is refused, and what is there is judged without being written again."""
     out, file = folder / "out.json", folder / "solutions.jsonl"

@@ -70,6 +70,15 @@ def test_a_board_is_for_sudoku(stories: Path, tmp_path: Path, capsys: pytest.Cap
     for words in (["sample", "--prompt", PUZZLE[:-1]], ["score", "--text", PUZZLE[:-1]]):
         assert main(words) == 2
         assert "80 characters; expected 81" in capsys.readouterr().err
+    for words in (
+        ["sample", "--prompt", "2026"],
+        ["score", "--text", "2026"],
+        ["sample", "--prompt", "7", "--length", "9"],
+    ):
+        assert main(words) == 2
+        assert "to have them read as text, name a model of text with --model" in capsys.readouterr().err
+        assert main([*words, "--model", str(SUDOKU)]) == 2
+        assert "read as text" not in capsys.readouterr().err
 
 
 def test_words_are_scored(stories: Path, tmp_path: Path) -> None:

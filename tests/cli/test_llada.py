@@ -23,7 +23,7 @@ from texts import chat_tokenizer, write_conversations, write_tokenizer
 import prism
 from prism.cli import main
 from prism.cli.parser import parse
-from prism.cli.train import Finetune, warned
+from prism.cli.train import Finetune, told, warned
 from prism.models.attach import attach
 from prism.models.hub import load_backbone, outline_backbone
 from prism.recipes.training import RECIPES
@@ -102,7 +102,8 @@ def test_end_to_end(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     said = re.sub(r"\s+", " ", capsys.readouterr().out)
     assert "40 conversations (0 dropped and 0 cut short" in said
     assert "34 sequences of 64 tokens, 3 steps of 4" in said
-    assert "GB on each device: weights" in said
+    assert "MB on each device: weights" in said
+    assert f"next: prism sample --model {tuned}" in said
     assert {"loss", "quality", "denoising", "right"} == json.loads(out.read_text())["held_out"].keys()
 
     assert {path.name for path in (tuned / "corrector").iterdir()} == {
@@ -360,7 +361,7 @@ def test_the_page_tells_what_the_command_estimates() -> None:
     assert len(rows) == 3
     sizes = {"hidden_size": 4096, "layers": 32, "heads": 32, "kv_heads": 32, "intermediate_size": 12288}
     config = prism.LlamaConfig(vocab_size=126464, mask_id=126336, length=4096, head_size=128, **sizes)
-    for at_once, several, *told in rows:
+    for at_once, several, *stated in rows:
         needed = []
         for recompute in ("true", "false"):
             command = parse([*RECIPE, "--data", "d.jsonl", "--recompute", recompute])
@@ -371,7 +372,7 @@ def test_the_page_tells_what_the_command_estimates() -> None:
                 model = attach(backbone, command.build_head(4096), lora=command.build_lora())
             settings, passes = command.build_optimisation(), 2 if several else 1
             needed.append(estimate(model, settings, rows=int(at_once), length=1024, passes=passes).total)
-        assert [int(figure) for figure in told] == [round(n / 1e9) for n in (*needed, needed[0] - 1.5 * blocks)]
+        assert [int(figure) for figure in stated] == [round(n / 1e9) for n in (*needed, needed[0] - 1.5 * blocks)]
 
 
 # ── what cannot be ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -465,8 +466,16 @@ def test_weights_are_read_to_the_process_s_own_gpu(
         command.run()
     assert found.value.args == (torch.device(where),)
     said = re.sub(r"\s+", " ", capsys.readouterr().out)  # before a weight is read
-    assert "GB on each device: weights" in said
+    assert "MB on each device: weights" in said
     assert ("The GPU has 0.0 GB free; take a larger --accumulate" in said) == there
+
+
+def test_memory_is_told_in_a_unit_that_fits_it() -> None:
+    small, large = Memory(4 * 10**6, 9 * 10**6, 30 * 10**6), Memory(16 * 10**9, 3 * 10**9, 60 * 10**9)
+    assert told(small, 4, 64).startswith(
+        "about 43.0 MB on each device: weights 4.0, gradients, moments and average 9.0"
+    )
+    assert told(large, 4, 64).startswith("about 79.0 GB on each device: weights 16.0,")
 
 
 def test_too_little_memory_is_said_with_what_to_change() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from dataclasses import replace
 from importlib import import_module
@@ -115,9 +116,28 @@ def test_a_terminal_watches_unless_told_otherwise(models: Path, tmp_path: Path, 
         assert main(["sample", *given, *choice]) == 0
         said = terminal.getvalue()
         assert ("tokens taken back" in said) == (number < 2)
+        assert "Blue: the model is sure of a token. Red: it doubts it." in said
+        assert ("Struck out: it remasks it." in said) == (number < 2)
         assert ("\x1b[1;9;31m" in said) == (number < 2)  # bold, struck out, red
         results.append(out.read_text().partition('"record"')[0])
     assert len(set(results)) == 1
+
+
+def test_the_most_doubtful_tokens_are_named(models: Path, tmp_path: Path, terminal: io.StringIO) -> None:
+    out = tmp_path / "out.json"
+    assert main(["score", "--model", str(models / "words"), "--text", "0 1 2 3 4 5 6", "--json", str(out)]) == 0
+    judged = [token for token in json.loads(out.read_text())["tokens"] if token["quality"] is not None]
+    worst = sorted(judged, key=lambda token: token["quality"])[:3]
+    said = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue()).split())
+    named = ", ".join(f"'{token['id']}' {token['quality']:.3f}" for token in worst)
+    assert f"over 6 tokens; most doubtful: {named}" in said
+    assert "Blue: the model is sure of a token. Red: it doubts it." in said
+    assert "Struck out" not in said
+
+
+def test_without_a_head_there_is_no_legend(models: Path, terminal: io.StringIO) -> None:
+    assert main(["sample", "--model", str(models / "plain"), "--policy", "vanilla", "--steps", "4"]) == 0
+    assert "Blue" not in terminal.getvalue()
 
 
 def test_every_text_stays_in_its_place(terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,4 +159,6 @@ def test_what_is_no_terminal_cannot_be_watched(models: Path, capsys: pytest.Capt
     assert main(["sample", "--model", str(models / "sudoku"), "--watch", "true"]) == 2
     assert "--watch true: the output is no terminal" in capsys.readouterr().err
     assert main(["sample", "--model", str(models / "sudoku"), "--prompt", PUZZLE, "--steps", "4"]) == 0
-    assert "taken back" not in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "taken back" not in said
+    assert "Blue" not in said

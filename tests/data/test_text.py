@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from texts import chat_tokenizer, essays, write_lines, write_tokenizer
 from tokenizers import Tokenizer
-from transformers import BertTokenizer, PreTrainedTokenizerFast
+from transformers import BertConfig, BertTokenizer, GPT2Config, LlamaConfig, PreTrainedConfig, PreTrainedTokenizerFast
 
 from prism.data.text import (
     Dataset,
@@ -263,6 +263,14 @@ def test_a_tokenizer_without_an_end_takes_its_separator(tmp_path: Path) -> None:
 
 
 def test_no_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(TextError, match="There is no tokenizer in"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [BertConfig, GPT2Config, LlamaConfig])
+def test_a_config_is_no_tokenizer(tmp_path: Path, kind: type[PreTrainedConfig]) -> None:
+    """Of a model's config.json alone transformers makes a BERT tokenizer to which every word is [UNK]."""
+    kind().save_pretrained(tmp_path)
     with pytest.raises(TextError, match="There is no tokenizer in"):
         load_tokenizer(tmp_path)
 

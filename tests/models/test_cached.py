@@ -189,7 +189,7 @@ def test_a_block_reads_no_vocabulary_outside_itself(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_has_no_cache_says_so() -> None:
-    with pytest.raises(ValueError, match="A DiT keeps no cache"):
+    with pytest.raises(ValueError, match="This model keeps no cache"):
         Cached(prism.DiT(prism.DiTConfig(vocab_size=5, mask_id=0, length=4, hidden_size=8, blocks=1, heads=2)))
     with pytest.raises(ValueError, match="This Cached computes more at one step and less at another"):
         prism.Prepared(Cached(model(), suffix=True), POLICY, steps=4)

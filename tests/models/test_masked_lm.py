@@ -82,9 +82,16 @@ def test_too_long_sequences_are_refused(family, length):
         model(tokens(1, length + 1))
 
 
-@pytest.mark.parametrize("mask_id", [None, -1, VOCAB])
-def test_a_mask_id_is_needed_and_lies_in_the_vocabulary(mask_id):
-    with pytest.raises(ModelError, match=f"mask_id={mask_id} is not one of the {VOCAB} ids"):
+@pytest.mark.parametrize(
+    ("mask_id", "why"),
+    [
+        (None, "This model's config names no mask token"),
+        (-1, "mask_id=-1 is no id of this model"),
+        (VOCAB, f"mask_id={VOCAB} is no id of this model"),
+    ],
+)
+def test_a_mask_id_is_needed_and_lies_in_the_vocabulary(mask_id, why):
+    with pytest.raises(ModelError, match=f"{why}; say which of the {VOCAB} ids, 0..{VOCAB - 1}, is the mask"):
         MaskedLM(bert().model, mask_id)
 
 
@@ -115,12 +122,22 @@ def test_a_saved_model_comes_back_with_its_mask_id(model, tmp_path):
 
 
 def test_the_tokenizer_tells_the_mask_id(folder):
-    with pytest.raises(ModelError, match=r"say which one the mask is \(--mask_id ID, mask_id=ID\)"):
+    with pytest.raises(ModelError, match=r"is the mask \(--mask_id ID, mask_id=ID\)"):
         MaskedLM.from_pretrained(folder)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{i}" for i in range(VOCAB - 5)), "[MASK]"]
     (folder / "vocab.txt").write_text("\n".join(words))
     assert MaskedLM.from_pretrained(folder).facts.mask_id == VOCAB - 1
     assert MaskedLM.from_pretrained(folder, MASK).facts.mask_id == MASK
+
+
+def test_transformers_shows_no_bars_of_its_own(model, tmp_path, capfd):
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    save_backbone(model, tmp_path / "saved")
+    MaskedLM.from_pretrained(tmp_path / "saved")
+    assert capfd.readouterr() == ("", "")
+    assert logging.is_progress_bar_enabled() == shown
 
 
 def test_missing_weights_are_named_instead_of_drawn_at_random(folder):

@@ -120,7 +120,12 @@ def test_what_a_block_cannot_hold_is_refused(sampling: Sampling, free: int, said
         (
             Sampling(k=4, block=8),
             64,
-            "--k 4: 8 steps on 8 positions never have more than 4 tokens and room for as many",
+            "--k 4: with 8 steps on 8 positions there is never room to remask 4 tokens; take --k 3 or less",
+        ),
+        (
+            Sampling(k=4, steps=1),
+            5,
+            "with 1 step on 5 positions there is never room to remask 4 tokens; take more --steps.",
         ),
         (Sampling(k=4, block=9), 63, "take --k 3 or less, or a larger --block"),
         (Sampling(k=12), 24, "take --k 11 or less"),
@@ -137,7 +142,7 @@ def test_a_k_nothing_comes_of_is_refused(sampling: Sampling, free: int, said: st
     default.check_length(free)
     told = default.idle(free)
     assert (told is None) == default.takes_back(free)
-    assert told is None or told.startswith("Nothing will be taken back: ")
+    assert told is None or told.startswith("Nothing will be remasked: ")
 
 
 @pytest.mark.parametrize(
