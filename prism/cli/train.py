@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 
 from prism.cli.command import (
@@ -23,12 +22,11 @@ from prism.cli.command import (
     show_record,
     warn_of_length,
 )
+from prism.cli.material import Material, WithData
 from prism.data import sudoku
 from prism.data.conversations import FORMS, Conversation, Conversations, Padding, encode
-from prism.data.shards import Corpus
-from prism.data.text import end_of_text, load_tokenizer, vocabulary_size, with_mask
-from prism.data.windows import TextWindows
-from prism.data.writing import TOKENIZER_FILES, has_tokenizer, load_rows, may_be_npy
+from prism.data.text import end_of_text, load_tokenizer
+from prism.data.writing import TOKENIZER_FILES, has_tokenizer, may_be_npy
 from prism.evaluation.record import Stopwatch, plain
 from prism.evaluation.samples import weights_digest
 from prism.losses.loss import TrainingLoss
@@ -51,128 +49,18 @@ from prism.recipes.training import (
     TrainingOptions,
     held_out_loss,
 )
-from prism.training import Examples, Shuffled, calibrate, train, use_ema, whole_state
+from prism.training import calibrate, train, use_ema, whole_state
 from prism.training.folder import check_new
 from prism.training.loop import check_trackers
 from prism.training.memory import Memory, estimate
 from prism.training.meter import Share
 from prism.training.sharding import launched
 
-DEFAULT_LENGTH = 1024
 WHAT_TO_LEARN = "say what to learn from: --data chat.jsonl, a folder of prism tokenize or a .npy file, or --dataset."
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Corpus:
-    """What to learn from."""
-
-    data: str
-    """A folder of prism tokenize, or a .npy file of token ids, one sequence a row."""
-    held_out: int = 256
-    """Sequences held out to measure the loss on; for text, taken from the validation documents."""
-    length: int | None = None
-    """Text and conversations: tokens per sequence (default: 1024, or the model's own length if that is less)."""
-    ends: bool = False
-    """Text: put every sequence between two end-of-text tokens, as MDLM's checkpoints were trained."""
-
-    def tokens_of(self, own: int | None) -> int:
-        """Of a sequence, for a model that was trained for `own` of them, if it was trained and says so."""
-        length = min(own or DEFAULT_LENGTH, DEFAULT_LENGTH) if self.length is None else self.length
-        if length < 1:
-            raise ValueError(f"--length {length}: a sequence has at least 1 token.")
-        return length
-
-    def read(self, seed: int, vocab_size: int | None = None, own: int | None = None) -> _Material:
-        """`vocab_size` and `own`, the length it was trained for, are those of the model, if there is one."""
-        if self.held_out < 1:
-            raise ValueError(f"--held_out {self.held_out}: keep at least 1 sequence apart to measure the loss on.")
-        return self._found(seed, vocab_size, own)
-
-    def _found(self, seed: int, vocab_size: int | None, own: int | None) -> _Material:
-        if Path(self.data).is_dir():
-            return self._text(seed, vocab_size, self.tokens_of(own))
-        return self._rows(seed, vocab_size)
-
-    def _rows(self, seed: int, vocab_size: int | None) -> _Material:
-        stored = np.ascontiguousarray(load_rows(Path(self.data), vocab_size or 1 << 31))
-        rows, content = torch.from_numpy(stored.astype("int64")), hashlib.sha256(stored.data).hexdigest()
-        self._check_length(rows.shape[1], f"a row of {self.data}")
-        if len(rows) <= self.held_out:
-            raise ValueError(
-                f"{self.data} has {len(rows)} sequences; --held_out {self.held_out} leaves none to learn from."
-            )
-        learn, aside = rows[: -self.held_out], rows[-self.held_out :]
-        vocab_size = vocab_size or int(rows.max()) + 2
-        return _Material(Shuffled(learn, seed=seed), Batch(aside), len(learn), vocab_size, vocab_size - 1, content)
-
-    def _check_length(self, tokens: int, what: str) -> None:
-        """Of sequences that are never cut."""
-        if self.length not in (None, tokens):
-            raise ValueError(
-                f"--length {self.length}: {what} has {tokens} tokens; give --length {tokens}, or leave it out."
-            )
-
-    def _text(self, seed: int, vocab_size: int | None, length: int) -> _Material:
-        corpus = Corpus.load(Path(self.data))
-        if vocab_size is not None and corpus.recipe.vocab_size > vocab_size:
-            raise ValueError(
-                f"{self.data} has {corpus.recipe.vocab_size:,} token ids; the model knows 0..{vocab_size - 1}."
-            )
-        tokenizer = load_tokenizer(corpus.folder / "tokenizer")
-        corpus.require_tokenizer(tokenizer, "the one beside it")
-        end = end_of_text(tokenizer) if self.ends else None
-        if self.ends and length < 3:
-            raise ValueError(f"--length {length} leaves no room between two ends; take at least 3.")
-        there = len(corpus.validation) // (length - 2 * self.ends)
-        if there < self.held_out:
-            raise ValueError(
-                f"{self.data} has {there} sequences of --length {length} to validate on, less than --held_out "
-                f"{self.held_out}; lower either, or tokenize with a larger --validation."
-            )
-        examples = TextWindows(corpus.train, length, seed, end=end)
-        held_out = TextWindows(corpus.validation, length, end=end).read(range(self.held_out))
-        tokenizer = with_mask(tokenizer)
-        vocab_size = vocab_size or vocabulary_size(tokenizer)
-        text, mask_id = _Text(corpus, tokenizer), tokenizer.mask_token_id
-        return _Material(examples, Batch(held_out), examples.count, vocab_size, mask_id, corpus.digest(), text)
-
-
-@dataclass(frozen=True)
-class _Text:
-    corpus: Corpus
-    tokenizer: Any
-    """With a mask."""
-
-
-@dataclass(frozen=True)
-class _Material:
-    """What there is to learn from, and what a model of it must know."""
-
-    examples: Examples
-    held_out: Batch
-    count: int
-    """Sequences to learn from."""
-    vocab_size: int
-    mask_id: int
-    content: str
-    """A digest of all there is to learn from, in its own order."""
-    text: _Text | None = None
-
-    @property
-    def length(self) -> int:
-        return self.held_out.tokens.shape[1]
-
-    def digest(self) -> str:
-        """Tells this material from any other: what it holds, the first sequences as they are learned, and those held out."""
-        digest = hashlib.sha256(f"{self.count} {self.vocab_size} {self.mask_id} {self.content}".encode())
-        for batch in (self.examples.batch(range(8), torch.device("cpu")), self.held_out):
-            for part in (batch.tokens, batch.maskable, batch.attend):
-                digest.update(b"-" if part is None else f"{tuple(part.shape)}".encode() + part.cpu().numpy().tobytes())
-        return digest.hexdigest()[:16]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Run(_Corpus, TrainingOptions, Command):
+class _Run(WithData, TrainingOptions, Command):
     smaller: ClassVar[str] = (
         "take a larger --accumulate, --recompute true, a shorter --length, or more GPUs and fsdp2.yaml"
     )
@@ -195,7 +83,7 @@ class _Run(_Corpus, TrainingOptions, Command):
         if self.ends and not Path(self.data).is_dir():
             raise ValueError(f"--ends: only text has ends, a folder of prism tokenize, and not --data {self.data}.")
 
-    def announce(self, model: Backbone | PrismModel, loss: TrainingLoss, material: _Material) -> None:
+    def announce(self, model: Backbone | PrismModel, loss: TrainingLoss, material: Material) -> None:
         """What is to come, and whether there is room for it; of a model that may be an outline on the meta device."""
         processes, shards = launched()
         turns = loss.passes_by_turn  # alone, each goes its way back before the next begins
@@ -224,7 +112,7 @@ class _Run(_Corpus, TrainingOptions, Command):
         self,
         model: Backbone | PrismModel,
         loss: TrainingLoss,
-        material: _Material,
+        material: Material,
         each_step: Callable[[int], object] | None = None,
         notes: Mapping[str, Any] | None = None,
     ) -> _Fitted:
@@ -262,7 +150,7 @@ class _Run(_Corpus, TrainingOptions, Command):
             console.print(f"quality calibrated for tokens at all places: loss there {was:.4f}, now {now:.4f}")
         return _Fitted(last, whole_state(model), trained.is_main, calibration)
 
-    def save(self, model: Backbone, fitted: _Fitted, material: _Material) -> None:
+    def save(self, model: Backbone, fitted: _Fitted, material: Material) -> None:
         """A backbone, and the tokenizer it was trained with."""
         save_backbone(model, self.output / "backbone", state=fitted.weights)
         if material.text is not None:
@@ -293,19 +181,19 @@ class _RunOnBoards(_Run):
         if not self.makes_boards and (self.boards != recipe.TRAINING_BOARDS or not self.augment):
             raise ValueError("--boards and --augment are of --data sudoku; leave them out with other data.")
 
-    def _found(self, seed: int, vocab_size: int | None, own: int | None) -> _Material:
-        return self._boards(seed) if self.makes_boards else super()._found(seed, vocab_size, own)
+    def found(self, seed: int, vocab_size: int | None, own: int | None) -> Material:
+        return self._boards(seed) if self.makes_boards else super().found(seed, vocab_size, own)
 
-    def _boards(self, seed: int) -> _Material:
+    def _boards(self, seed: int) -> Material:
         if self.boards < 1:
             raise ValueError(f"--boards {self.boards}: make at least 1 board.")
-        self._check_length(sudoku.LENGTH, "a board")
+        self.check_rows(sudoku.LENGTH, "a board")
         rows = recipe.board_tokens(self.boards + self.held_out, self.data_seed)
         learn, aside = rows[: -self.held_out], rows[-self.held_out :].long()
         examples = recipe.examples(learn, seed=seed, augment=self.augment)
         held_out = Batch(aside, recipe.cells_only(len(aside)))
         content = hashlib.sha256(rows.numpy().data).hexdigest()
-        return _Material(examples, held_out, len(learn), sudoku.VOCABULARY, sudoku.MASK, content)
+        return Material(examples, held_out, len(learn), sudoku.VOCABULARY, sudoku.MASK, content)
 
 
 def told(needed: Memory, rows: int, length: int) -> str:
@@ -387,7 +275,7 @@ class Pretrain(MaskingOptions, _RunOnBoards):
             show_record(record)
         return {"held_out": fitted.held_out, "record": plain(record)}
 
-    def _config(self, material: _Material) -> DiTConfig:
+    def _config(self, material: Material) -> DiTConfig:
         return DiTConfig(
             vocab_size=material.vocab_size,
             mask_id=material.mask_id,
@@ -429,7 +317,7 @@ class Adapt(MaskingOptions, _Run):
             show_record(record)
         return {"held_out": fitted.held_out, "record": plain(record)}
 
-    def _start(self, material: _Material) -> Llama:
+    def _start(self, material: Material) -> Llama:
         """The causal model with a mask, in float32."""
         if material.text is None:
             model = adapt(self.model, shifted=self.shifted, length=material.length)
@@ -526,7 +414,7 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _RunOnBoards
         head, lora = self.build_head(backbone.facts.hidden_size), self.build_lora()
         return attach(backbone, head, lora=lora, tune_backbone=self.backbone_learns)
 
-    def _material(self, found: list[Conversation] | None, backbone: Backbone, beside: Path) -> _Material:
+    def _material(self, found: list[Conversation] | None, backbone: Backbone, beside: Path) -> Material:
         """For the backbone, which may be an outline."""
         if found is not None:
             return self._conversations(found, backbone, beside)
@@ -545,7 +433,7 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _RunOnBoards
                 f"vocabulary {facts.vocab_size:,} and mask {facts.mask_id}; {WHAT_TO_LEARN}"
             )
 
-    def _conversations(self, found: list[Conversation], backbone: Backbone, beside: Path) -> _Material:
+    def _conversations(self, found: list[Conversation], backbone: Backbone, beside: Path) -> Material:
         if not has_tokenizer(beside):
             raise ValueError(
                 f"{self.model} has no tokenizer beside its weights, which conversations need; put one there."
@@ -580,7 +468,7 @@ class Finetune(LossOptions, AttachmentOptions, ConversationOptions, _RunOnBoards
             f"{length} tokens); {answers:,} tokens of answers and {learned:,} of padding to learn"
         )
         held_out = aside.read(range(len(aside)))
-        return _Material(learn, held_out, len(learn), facts.vocab_size, facts.mask_id, rows.digest())
+        return Material(learn, held_out, len(learn), facts.vocab_size, facts.mask_id, rows.digest())
 
     def _save(self, model: PrismModel, fitted: _Fitted, source: str, beside: Path, loss: PrismLoss) -> None:
         notes = {"loss": plain(loss), "training": plain(self.build_optimisation()), "held_out": fitted.held_out}
