@@ -182,6 +182,18 @@ def functions(scale: str, results: Path) -> str:
     )
 
 
+def caches(results: Path) -> str:
+    """What every kind of cache costs in sound bodies, at the scale at which it was measured."""
+    rows = found_in(results / "functions" / "small")["caches"]["rows"]
+    policies, kinds = (list(dict.fromkeys(row[name] for row in rows)) for name in ("policy", "cache"))
+    lines = []
+    for kind in kinds:
+        here = [row for policy in policies for row in pick(rows, policy=policy, cache=kind)]
+        lines.append([kind, *(part for row in here for part in (share(row, "sound"), gain(row, "gain")))])
+    lines[0][2::2] = [""] * len(policies)  # beside itself
+    return table(["cache", *(head for policy in policies for head in (f"`{policy}`", "minus no cache, points"))], lines)
+
+
 TABLES: dict[str, Callable[[Path], str]] = {
     "gains": gains,
     "sudoku": sudoku,
@@ -190,6 +202,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "wikipedia": wikipedia,
     "functions": partial(functions, "full"),
     "functions_small": partial(functions, "small"),
+    "caches": caches,
 }
 
 

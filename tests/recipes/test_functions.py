@@ -294,6 +294,8 @@ def test_blocks(root: Path) -> None:
     counted = {(n, p, k) for n in TINY.block_steps for p in DOUBTING for k in TINY.k_blocks}
     assert ways == counted | {(n, "vanilla", 0) for n in TINY.block_steps}
     assert all((row["remasks"] > 0) == (row["policy"] != "vanilla") for row in found["rows"])
+    assert "(blocks.svg)" in (root / "results" / "README.md").read_text()
+    assert (root / "results" / "blocks.svg").is_file()
 
 
 def test_caches_are_compared_with_none(root: Path) -> None:

@@ -229,22 +229,34 @@ def _swept(rows: list[Result], name: str, symbol: str, axis: str, figure: Path) 
     runs = list(dict.fromkeys((row["steps"], row["order"]) for row in swept))
     values = [0, *sorted({row[name] for row in swept})]
     lines: list[list[object]] = []
-    with Figure(figure, len(runs)) as axes:
-        for ax, (steps, order) in zip(axes, runs, strict=True):
+    panels = {}
+    for steps, order in runs:
+        here, none = pick(swept, steps=steps, order=order), pick(rows, steps=steps, order=order, k=0, doubt=0)
+        panels[f"N = {steps}, {order} order"] = none + here
+        for policy in dict.fromkeys(row["policy"] for row in here):
+            line = none + pick(here, policy=policy)
+            told = {row[name]: _bold(share(row, "parses"), row["chosen"]) for row in line}
+            lines.append([steps, order, policy, *(told.get(value, "–") for value in values)])
+    _draw_over(name, axis, panels, figure)
+    headings = ["N", "order", "method", *(f"{symbol} = {value}" if value else "vanilla" for value in values)]
+    return f"![bodies that parse over {symbol}]({figure.name})\n\n{table(headings, lines)}"
+
+
+def _draw_over(name: str, axis: str, panels: dict[str, list[Result]], figure: Path) -> None:
+    """Bodies that parse over an amount, a curve for each method; the one that takes nothing back begins every curve."""
+    with Figure(figure, len(panels)) as axes:
+        for ax, (title, rows) in zip(axes, panels.items(), strict=True):
             ax.sharey(axes[0])
-            here, none = pick(swept, steps=steps, order=order), pick(rows, steps=steps, order=order, k=0, doubt=0)
-            for policy in dict.fromkeys(row["policy"] for row in here):
-                line = none + pick(here, policy=policy)
+            none, some = ([row for row in rows if bool(row[name]) is taken] for taken in (False, True))
+            for policy in dict.fromkeys(row["policy"] for row in some):
+                line = none + sorted(pick(some, policy=policy), key=lambda row: row[name])
                 colour, dash = STYLE[policy]
                 ax.plot(
                     [row[name] for row in line], [100 * row["parses"] for row in line], dash, color=colour, label=policy
                 )
-                told = {row[name]: _bold(share(row, "parses"), row["chosen"]) for row in line}
-                lines.append([steps, order, policy, *(told.get(value, "–") for value in values)])
-            ax.set(title=f"N = {steps}, {order} order", xlabel=axis, ylabel="bodies that parse %", xticks=values)
+            values = sorted({row[name] for row in rows})
+            ax.set(title=title, xlabel=axis, ylabel="bodies that parse %", xticks=values)
         axes[0].legend(fontsize=7)
-    headings = ["N", "order", "method", *(f"{symbol} = {value}" if value else "vanilla" for value in values)]
-    return f"![bodies that parse over {symbol}]({figure.name})\n\n{table(headings, lines)}"
 
 
 def _bold(words: str, strong: bool) -> str:
@@ -291,16 +303,20 @@ def _transfer(found: dict[str, Result], results: Path) -> str:
 def _blocks(found: dict[str, Result], results: Path) -> str:
     if "blocks" not in found:
         return ""
-    lines = [
-        [row["steps"], row["policy"], _in_block(row), *_tellings(row)]
-        for row in sorted(found["blocks"]["rows"], key=lambda row: -row["steps"])
-    ]
+    rows = sorted(found["blocks"]["rows"], key=lambda row: -row["steps"])
+    lines = [[row["steps"], row["policy"], _in_block(row), *_tellings(row)] for row in rows]
     headings = ["steps", "method", "taken back", "sound %", "parses %", "sound, over vanilla", "remasks"]
     about = (
         f"Blocks of {found['blocks']['block']} tokens, in each of which a method takes back K_block, or all less probable than "
         "p; masks are committed by confidence."
     )
-    return f"## Written from left to right\n\n{about}\n\n{table(headings, lines)}"
+    drawn = ""
+    if len({row["k_block"] for row in rows}) > 2:
+        counted = [row for row in rows if row["k_block"] or row["policy"] == "vanilla"]
+        panels = {f"N = {steps}": pick(counted, steps=steps) for steps in dict.fromkeys(row["steps"] for row in rows)}
+        _draw_over("k_block", "K_block, tokens taken back in each block", panels, results / "blocks.svg")
+        drawn = "![bodies that parse over K_block](blocks.svg)\n\n"
+    return f"## Written from left to right\n\n{about}\n\n{drawn}{table(headings, lines)}"
 
 
 def _caches(found: dict[str, Result], results: Path) -> str:
